@@ -19,11 +19,11 @@ from headrace.catalog.catalog import Catalog
 from headrace.catalog.edits import AddEvent, Put
 from headrace.catalog.journal import RollupPolicy
 from headrace.catalog.log_store import LogOptions, LogStore
-from headrace.catalog.marks import Copy, Place, was_moved_by
+from headrace.catalog.marks import CatalogPlace, Copy, was_moved_by
 from headrace.catalog.moving import Places, move
 from headrace.catalog.places import PlaceOptions, open_store
 from headrace.catalog.records import SettingRecord
-from headrace.catalog.store import CatalogStore, Loaded
+from headrace.catalog.store import CatalogStore, StoredCatalog
 from headrace.errors import HeadraceError, StorageError
 from headrace.state.objects import StoredObject
 
@@ -217,21 +217,21 @@ class World:
 
     def truths(self) -> list[str]:
         """The places that are the truth by what is in them."""
-        seen = {name: Place.of(name, self._glance(name)) for name in self.names if self._exists(name)}
+        seen = {name: CatalogPlace.of(name, self._glance(name)) for name in self.names if self._exists(name)}
         return [
             name
             for name, place in seen.items()
             if not place.is_empty and place.moved is None and (place.copy is None or _decided(place.copy, seen))
         ]
 
-    def _glance(self, name: str) -> Loaded:
+    def _glance(self, name: str) -> StoredCatalog:
         if name in self.raw:
             return self._store(name, None).peek()
         with closing(sqlite3.connect(name.removeprefix("sqlite:///"))) as file:
             if not file.execute("SELECT 1 FROM sqlite_master WHERE name = 'config'").fetchall():
-                return Loaded({}, ())
+                return StoredCatalog({}, ())
             rows = file.execute("SELECT collection, key, value FROM record WHERE collection = 'place'").fetchall()
-            return Loaded(dict(file.execute("SELECT key, value FROM config").fetchall()), tuple(rows))
+            return StoredCatalog(dict(file.execute("SELECT key, value FROM config").fetchall()), tuple(rows))
 
     def _exists(self, name: str) -> bool:
         return name in self.raw or Path(name.removeprefix("sqlite:///")).exists()
@@ -255,7 +255,7 @@ class World:
             catalog.transact([AddEvent("k", None, "end"), Put(SettingRecord("end", ""))])
 
 
-def _decided(copy: Copy, seen: dict[str, Place]) -> bool:
+def _decided(copy: Copy, seen: dict[str, CatalogPlace]) -> bool:
     return copy.source in seen and was_moved_by(copy, seen[copy.source])
 
 

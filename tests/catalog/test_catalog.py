@@ -41,7 +41,7 @@ from headrace.catalog.records import (
 )
 from headrace.catalog.stash import StashStore, server_engine
 from headrace.catalog.state import Change
-from headrace.catalog.store import FORMAT_VERSION, Loaded, OutcomeUnknown, Writes
+from headrace.catalog.store import FORMAT_VERSION, OutcomeUnknown, StoredCatalog, Writes
 from headrace.common.clock import ManualClock
 from headrace.common.faults import arm, disarm_all
 from headrace.errors import Fenced, InvalidParameter, OperationalError, ReadOnlyTransaction, StorageError
@@ -278,7 +278,7 @@ def test_older_software_refuses_a_newer_format_before_fencing(location: str) -> 
     newer.close()
 
 
-def _upgrade(to: str) -> Callable[[Loaded], Writes]:
+def _upgrade(to: str) -> Callable[[StoredCatalog], Writes]:
     return lambda loaded: Writes(puts=tuple((c, k, v.replace('"old', f'"{to}-old')) for c, k, v in loaded.rows))
 
 

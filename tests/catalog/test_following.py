@@ -37,7 +37,7 @@ from headrace.catalog.records import (
 )
 from headrace.catalog.stash import StashStore
 from headrace.catalog.state import CatalogState
-from headrace.catalog.store import FORMAT_VERSION, MIGRATIONS, Loaded, Overtaken, Writes
+from headrace.catalog.store import FORMAT_VERSION, MIGRATIONS, Overtaken, StoredCatalog, Writes
 from headrace.coordinator.decide.lease import Lease
 from headrace.errors import CorruptObject, Fenced, ReadOnlyTransaction, StorageError
 from headrace.state.schema import ROWS, RunRef, TableSchema
@@ -300,15 +300,15 @@ def log_of(memory: Memory, policy: RollupPolicy = OFTEN) -> LogStore:
     return LogStore(memory, "memory", None, LogOptions(policy=policy, background=False))
 
 
-def applied(loaded: Loaded, writes: Writes) -> Loaded:
+def applied(loaded: StoredCatalog, writes: Writes) -> StoredCatalog:
     rows = {(c, k): v for c, k, v in loaded.rows}
     for target in writes.deletes:
         rows.pop(target, None)
     rows |= {(c, k): v for c, k, v in writes.puts}
-    return Loaded(dict(writes.config or {}), tuple((c, k, v) for (c, k), v in rows.items()))
+    return StoredCatalog(dict(writes.config or {}), tuple((c, k, v) for (c, k), v in rows.items()))
 
 
-def same(one: Loaded, other: Loaded) -> bool:
+def same(one: StoredCatalog, other: StoredCatalog) -> bool:
     return set(one.rows) == set(other.rows) and one.config == other.config
 
 

@@ -18,7 +18,7 @@ from headrace.catalog.moving import Places, find_truth, move
 from headrace.catalog.places import PlaceOptions, canonical, open_store
 from headrace.catalog.records import SettingRecord
 from headrace.catalog.shadow import ShadowStore, differences
-from headrace.catalog.store import FORMAT_VERSION, Loaded, Writes
+from headrace.catalog.store import FORMAT_VERSION, StoredCatalog, Writes
 from headrace.errors import StorageError
 from support import WAIT_S, eventually
 
@@ -38,7 +38,7 @@ class World:
         self.shadow = ShadowStore(live, shadow, self.at, self.told.append, threaded=threaded)
         return Catalog.over(self.shadow)
 
-    def contents(self) -> tuple[Loaded, Loaded]:
+    def contents(self) -> tuple[StoredCatalog, StoredCatalog]:
         return open_store(self.at, OPTIONS).load(FORMAT_VERSION), LogStore(self.transport, "s", None).load(
             FORMAT_VERSION
         )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.connectors.connections import TYPES, Given, check, connects, joined
+from headrace.connectors.connections import TYPES, GivenOptions, check, connects, joined
 from headrace.connectors.sources import connector_names
 from headrace.errors import InvalidParameter
 
@@ -51,44 +51,84 @@ def test_what_connections_have() -> None:
 
 
 def test_an_object_has_its_own_options_and_those_of_the_connection() -> None:
-    own = Given({"connector": "postgres-cdc", "table.name": "t"})
-    found = joined("c", "postgres", Given(SERVER, {"password": 7}), own)
+    own = GivenOptions({"connector": "postgres-cdc", "table.name": "t"})
+    found = joined("c", "postgres", GivenOptions(SERVER, {"password": 7}), own)
     assert found.secrets == {"password": 7}
     assert found.options == {**own.options, "hostname": "db", "username": "me", "database.name": "shop"}
-    tuned = joined("c", "kafka", Given(KAFKA), Given({"connector": "kafka", "properties.client.id": "x"}))
+    tuned = joined("c", "kafka", GivenOptions(KAFKA), GivenOptions({"connector": "kafka", "properties.client.id": "x"}))
     assert tuned.options == {"connector": "kafka", "properties.client.id": "x", **KAFKA}
-    same = Given({"connector": "kafka", "properties.bootstrap.server": "b:9092"})
-    assert joined("c", "kafka", Given(KAFKA), same).options == {"connector": "kafka", **KAFKA}
+    same = GivenOptions({"connector": "kafka", "properties.bootstrap.server": "b:9092"})
+    assert joined("c", "kafka", GivenOptions(KAFKA), same).options == {"connector": "kafka", **KAFKA}
 
 
 @pytest.mark.parametrize(
     ("kind", "connection", "own", "message"),
     [
-        ("kafka", Given(KAFKA), Given({"connector": "kafka", "properties.linger.ms": "6"}), "given twice"),
-        ("kafka", Given(KAFKA), Given({"connector": "kafka", "properties.bootstrap.server": "evil"}), "given twice"),
         (
             "kafka",
-            Given(KAFKA),
-            Given({"connector": "kafka", "properties.bootstrap.servers": "evil"}),
+            GivenOptions(KAFKA),
+            GivenOptions({"connector": "kafka", "properties.linger.ms": "6"}),
+            "given twice",
+        ),
+        (
+            "kafka",
+            GivenOptions(KAFKA),
+            GivenOptions({"connector": "kafka", "properties.bootstrap.server": "evil"}),
+            "given twice",
+        ),
+        (
+            "kafka",
+            GivenOptions(KAFKA),
+            GivenOptions({"connector": "kafka", "properties.bootstrap.servers": "evil"}),
             "for connection",
         ),
-        ("kafka", Given(KAFKA), Given({"connector": "kafka"}, {"properties.sasl.username": 3}), "for connection"),
-        ("postgres", Given(SERVER), Given({"connector": "postgres", "port": "1"}), "says where to connect or as whom"),
-        ("postgres", Given(SERVER), Given({"connector": "postgres-cdc", "port": "1"}), "says where to connect"),
-        ("postgres", Given(SERVER), Given({"connector": "postgres-cdc", "ssl.mode": "disable"}), "says where to"),
-        ("postgres", Given(SERVER, {"password": 7}), Given({"connector": "postgres"}, {"password": 8}), "given twice"),
-        ("postgres", Given(SERVER, {"password": 7}), Given({"connector": "postgres", "password": "7"}), "given twice"),
+        (
+            "kafka",
+            GivenOptions(KAFKA),
+            GivenOptions({"connector": "kafka"}, {"properties.sasl.username": 3}),
+            "for connection",
+        ),
         (
             "postgres",
-            Given(SERVER),
-            Given({"connector": "kafka"}),
+            GivenOptions(SERVER),
+            GivenOptions({"connector": "postgres", "port": "1"}),
+            "says where to connect or as whom",
+        ),
+        (
+            "postgres",
+            GivenOptions(SERVER),
+            GivenOptions({"connector": "postgres-cdc", "port": "1"}),
+            "says where to connect",
+        ),
+        (
+            "postgres",
+            GivenOptions(SERVER),
+            GivenOptions({"connector": "postgres-cdc", "ssl.mode": "disable"}),
+            "says where to",
+        ),
+        (
+            "postgres",
+            GivenOptions(SERVER, {"password": 7}),
+            GivenOptions({"connector": "postgres"}, {"password": 8}),
+            "given twice",
+        ),
+        (
+            "postgres",
+            GivenOptions(SERVER, {"password": 7}),
+            GivenOptions({"connector": "postgres", "password": "7"}),
+            "given twice",
+        ),
+        (
+            "postgres",
+            GivenOptions(SERVER),
+            GivenOptions({"connector": "kafka"}),
             "of type postgres, which is not for connector kafka",
         ),
-        ("postgres", Given(SERVER), Given({}), "not for connector .none is given."),
+        ("postgres", GivenOptions(SERVER), GivenOptions({}), "not for connector .none is given."),
     ],
 )
 def test_what_an_object_must_not_say_beside_a_connection(
-    kind: str, connection: Given, own: Given, message: str
+    kind: str, connection: GivenOptions, own: GivenOptions, message: str
 ) -> None:
     with pytest.raises(InvalidParameter, match=message):
         joined("c", kind, connection, own)

@@ -16,7 +16,7 @@ import pytest
 from headrace.common.columns import Column, arrow_schema
 from headrace.connectors.base import Admission
 from headrace.connectors.files import folders
-from headrace.connectors.files.folders import Directory, Folder, Written, folder_at
+from headrace.connectors.files.folders import Folder, LocalFolder, WrittenFile, folder_at
 from headrace.connectors.sources import open_source
 from headrace.dataflow.operators.copy_write import WriteFile
 from headrace.errors import DuplicateObject, InvalidParameter, SinkError
@@ -68,16 +68,16 @@ def test_what_is_written_is_read(place: tuple[str, Mapping[str, str]], form: str
     assert sorted(found, key=lambda r: r["id"]) == rows
 
 
-def stored(folder: Folder, tmp_path: Path, *names: str) -> list[Written]:
+def stored(folder: Folder, tmp_path: Path, *names: str) -> list[WrittenFile]:
     for name in names:
         (tmp_path / "x").write_bytes(b"rows\n")
         with (tmp_path / "x").open("rb") as file:
             folder.put(name, file)
-    return [Written(name, 1, 5) for name in names]
+    return [WrittenFile(name, 1, 5) for name in names]
 
 
 def names_in(folder: Any) -> list[str]:
-    if isinstance(folder, Directory):
+    if isinstance(folder, LocalFolder):
         return sorted(p.name for p in Path(folder.path).iterdir())
     return sorted(name for name, size in folder._bucket.names() if size)
 
@@ -102,7 +102,7 @@ def test_a_file_that_the_server_does_not_see(place: tuple[str, Mapping[str, str]
     folder = folder_at(place[0], place[1], ONE)
     folder.claim()
     with pytest.raises(SinkError, match=r"not all files|does not see all files"):
-        folder.commit([Written("part-none.csv", 1, 5)])
+        folder.commit([WrittenFile("part-none.csv", 1, 5)])
 
 
 def test_a_task_that_is_late_does_not_bring_a_folder_back(tmp_path: Path) -> None:

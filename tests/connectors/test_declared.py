@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.connectors.declared import Declared, Option, needed_module
+from headrace.connectors.declared import DeclaredOptions, Option, needed_module
 from headrace.connectors.sinks import open_sink, spelled
 from headrace.errors import InvalidParameter
 
-DECLARED = Declared(
+DECLARED = DeclaredOptions(
     (
         Option("place", "Where.", required=True),
         Option("port", "A number.", "number", default="7", least=1),

@@ -18,7 +18,7 @@ from headrace.connectors import policy
 from headrace.connectors.base import Admission, Binding, Offsets, ReadBatch, Source
 from headrace.connectors.files import lines as file_lines
 from headrace.connectors.files import source as files
-from headrace.connectors.files.formats import Piece, TextOptions, read_piece
+from headrace.connectors.files.formats import FilePiece, TextOptions, read_piece
 from headrace.connectors.files.listing import list_files
 from headrace.connectors.sources import infer_columns, open_source
 from headrace.errors import InvalidParameter, SourceError
@@ -386,7 +386,7 @@ def test_only_the_columns_that_are_asked_for_are_read(tmp_path):
     table = pa.table({"a": [1], "b": ["x"], "c": [2], "d": pa.array([3], pa.int32())})
     write_table(path, table)
     (state,) = list_files([str(path)], None)
-    piece = Piece(state, "parquet", 0, None)
+    piece = FilePiece(state, "parquet", 0, None)
     (read,) = read_piece(piece, columns, TextOptions(), {"a"})
     assert read.batch.schema.names == ["a", "c", "d"], "a NULL in c would be a fault, and so could a value of d"
     (read,) = read_piece(piece, columns, TextOptions(), {"a", "b", "c", "d"})

@@ -15,7 +15,7 @@ import pytest
 from headrace.common.columns import Column, arrow_schema
 from headrace.connectors.kafka.avro import AvroForm, columns_of, record_schema
 from headrace.connectors.kafka.envelopes import Form, debezium, plain, upserts
-from headrace.connectors.kafka.records import Shape
+from headrace.connectors.kafka.records import RecordShape
 from headrace.connectors.kafka.registry import Registry
 from headrace.connectors.kafka.source import KafkaSource
 from headrace.connectors.sinks import open_sink
@@ -65,11 +65,11 @@ def options(registry: SchemaRegistry, **more: str) -> dict[str, str]:
     return {**place, "encode.schema.registry": registry.url, **more}
 
 
-def shape(registry: SchemaRegistry, columns: Sequence[Column], format: str = "plain", **more: str) -> Shape:
-    return Shape.of("t", format, "avro", columns, options(registry, **more))
+def shape(registry: SchemaRegistry, columns: Sequence[Column], format: str = "plain", **more: str) -> RecordShape:
+    return RecordShape.of("t", format, "avro", columns, options(registry, **more))
 
 
-def rows(found: Shape, *messages: Any, on_error: str = "fail") -> list[Mapping[str, Any]]:
+def rows(found: RecordShape, *messages: Any, on_error: str = "fail") -> list[Mapping[str, Any]]:
     return found.rows(messages, 0, on_error).batch.to_pylist()
 
 
@@ -163,7 +163,7 @@ def test_a_registry_that_does_not_answer_is_no_fault_of_a_row(registry: SchemaRe
     assert rows(found, good) == [{"a": 1, "b": "x"}]
     gone = options(registry, **{"encode.schema.registry": "http://127.0.0.1:1"})
     with pytest.raises(SourceError, match="does not answer"):
-        rows(Shape.of("t", "plain", "avro", PAIR, gone), good)
+        rows(RecordShape.of("t", "plain", "avro", PAIR, gone), good)
 
 
 def test_who_asks_and_where(registry: SchemaRegistry) -> None:

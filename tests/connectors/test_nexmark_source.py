@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from headrace.common.columns import Column
 from headrace.connectors.base import Admission
-from headrace.connectors.nexmark_events import Events, Shape
+from headrace.connectors.nexmark_events import Events, EventShape
 from headrace.connectors.sources import infer_columns, open_source
 from headrace.errors import InvalidParameter
 
@@ -79,7 +79,7 @@ def test_ids_are_dense_and_references_are_to_what_there_is():
     persons, auctions, bids = (events(kind) for kind in KINDS)
     assert persons["id"].to_pylist() == list(range(1000, 2000))
     assert auctions["id"].to_pylist() == list(range(1000, 4000))
-    shape = Shape()
+    shape = EventShape()
     newest_person = shape.last_person(shape.numbers("auction", 0, 50_000)) + 1000
     lead = np.asarray(auctions["seller"]) - newest_person
     assert lead.max() <= shape.person_id_lead and lead.min() > -shape.active_people
@@ -195,7 +195,7 @@ def test_bad_options(options, columns, message):
 
 
 def test_no_two_columns_share_their_randomness():
-    e = Events(Shape(), np.arange(20_000, dtype=np.int64))
+    e = Events(EventShape(), np.arange(20_000, dtype=np.int64))
     columns = [e.uniform(lane, 1000) for lane in range(17, 70)]
     correlation = np.corrcoef(np.array(columns)) - np.eye(len(columns))
     assert np.abs(correlation).max() < 0.05

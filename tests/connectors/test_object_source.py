@@ -110,13 +110,13 @@ def test_the_server_reads_little_of_what_it_binds(folder: Folder, monkeypatch: p
     for name in ("a.csv.gz", "b.json.zst", "c.parquet", "d.json"):
         folder.put(name, packed(name, text(name.split(".")[1], range(60_000))))
     asked: list[tuple[str, int]] = []
-    get = object_files.Place.get
+    get = object_files.ObjectPlace.get
 
     def counted(place: Any, seen: Any, start: int, stop: int) -> Any:
         asked.append((place.key, stop - start))
         return get(place, seen, start, stop)
 
-    monkeypatch.setattr(object_files.Place, "get", counted)
+    monkeypatch.setattr(object_files.ObjectPlace, "get", counted)
     binding = bind(folder.source(), {})
     assert len(asked) == 4 and all(size <= object_files.FIRST_BYTES for _, size in asked)
     assert binding.rows is not None and 0.2 < binding.rows / 240_000 < 5
@@ -218,14 +218,14 @@ def test_an_object_that_is_replaced_while_it_is_read(
     folder.put(f"a.{kind}", text(kind, range(30_000)))
     source = folder.source()
     (task,) = source.plan({}, bind(source, {}).offsets, 1)
-    get, calls = object_files.Place.get, itertools.count()
+    get, calls = object_files.ObjectPlace.get, itertools.count()
 
     def late(place: Any, seen: Any, start: int, stop: int) -> Any:
         if next(calls) == 5:
             folder.put(f"a.{kind}", text(kind, range(1, 30_001)))
         return get(place, seen, start, stop)
 
-    monkeypatch.setattr(object_files.Place, "get", late)
+    monkeypatch.setattr(object_files.ObjectPlace, "get", late)
     with pytest.raises(SourceError, match="has changed since it was taken in"):
         list(source.read(task))
 
@@ -235,9 +235,9 @@ def test_a_server_that_does_not_compare_is_seen_through(folder: Folder, monkeypa
     source = folder.source()
     end = bind(source, {}).offsets
     folder.put("a.csv", text("csv", range(1, 21)))
-    get = object_files.Place.get
+    get = object_files.ObjectPlace.get
     monkeypatch.setattr(
-        object_files.Place, "get", lambda p, seen, a, b: get(p, object_files.Seen(seen.size, 0), a, b)
+        object_files.ObjectPlace, "get", lambda p, seen, a, b: get(p, object_files.ContentMark(seen.size, 0), a, b)
     )  # fmt: skip
     with pytest.raises(SourceError, match="has changed since it was taken in"):
         ids(source, {}, end)

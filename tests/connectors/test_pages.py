@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from headrace.connectors import base, datagen, nexmark, sinks
-from headrace.connectors.declared import Declared
+from headrace.connectors.declared import DeclaredOptions
 from headrace.connectors.files import folders, options
 from headrace.connectors.files import sink as file_sink
 from headrace.connectors.http import sink as http
@@ -40,7 +40,7 @@ PAGES = Path(__file__).parents[2] / "docs" / "connectors"
         ("kafka", "sink options", kafka.SINK),
     ],
 )
-def test_options_are_those_of_the_code(page: str, mark: str, declared: Declared) -> None:
+def test_options_are_those_of_the_code(page: str, mark: str, declared: DeclaredOptions) -> None:
     text = (PAGES / f"{page}.md").read_text()
     _, found, rest = text.partition(f"<!-- {mark} -->\n")
     assert found and rest.lstrip("\n").startswith(declared.table() + "\n"), declared.table()

@@ -23,7 +23,7 @@ from headrace.catalog.records import ObjectRecord, RemapRecord
 from headrace.catalog.state import CatalogState
 from headrace.coordinator.decide.watermarks import (
     Cut,
-    Declared,
+    RelationWatermark,
     cuts,
     declared,
     in_time,
@@ -94,13 +94,13 @@ def test_a_range_is_cut_only_where_the_watermark_has_risen() -> None:
     ("content", "watermark", "column"),
     [
         (SourceContent(), None, None),
-        (SourceContent(watermark=DeclaredWatermark(column="t", delay_ms=1500)), Declared("t", 1_500_000), "t"),
-        (TableContent(watermark=DeclaredWatermark(column="t", delay_ms=1500)), Declared("t", 1_500_000), "t"),
+        (SourceContent(watermark=DeclaredWatermark(column="t", delay_ms=1500)), RelationWatermark("t", 1_500_000), "t"),
+        (TableContent(watermark=DeclaredWatermark(column="t", delay_ms=1500)), RelationWatermark("t", 1_500_000), "t"),
         (MaterializedViewContent(watermark_column="ws"), None, "ws"),
         (ViewContent(query="SELECT 1"), None, None),
     ],
 )
-def test_declarations(content: Content, watermark: Declared | None, column: str | None) -> None:
+def test_declarations(content: Content, watermark: RelationWatermark | None, column: str | None) -> None:
     record = ObjectRecord(1, content, "public", "s")
     assert (declared(record), time_column(record)) == (watermark, column)
 

@@ -16,7 +16,7 @@ from headrace.catalog.catalog import Catalog
 from headrace.catalog.edits import CommitTable, RaiseSafe
 from headrace.common.clock import ManualClock
 from headrace.common.faults import arm, disarm_all
-from headrace.coordinator.decide.membership import Move, Place
+from headrace.coordinator.decide.membership import GroupPlace, Move
 from headrace.coordinator.run.lane_failures import Failures
 from headrace.dataflow.params import EpochParams
 from headrace.dataflow.runner import EpochResult
@@ -607,7 +607,7 @@ def test_a_quarantine_that_fails_leaves_who_has_joined_meanwhile(db: Groups, mon
     db.until(lambda: all(j.joined and not j.membership.joining for j in db.core.graph.jobs.values()))
     lost, other = db.core.graph.jobs[v], db.core.graph.jobs[w]
     with db.core.lock:
-        other.membership = replace(other.membership, place=Place.APART)
+        other.membership = replace(other.membership, place=GroupPlace.APART)
 
     def transact(edits: Any) -> None:
         with db.core.lock:

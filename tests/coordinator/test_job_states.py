@@ -15,7 +15,7 @@ from headrace.catalog.records import JobRecord, JobStatus
 from headrace.catalog.state import CatalogState
 from headrace.coordinator.decide.commit import Commit
 from headrace.coordinator.decide.job import JobState
-from headrace.coordinator.decide.membership import Membership, Place
+from headrace.coordinator.decide.membership import GroupPlace, Membership
 from headrace.coordinator.decide.pace import Pace, Portion, Stops
 from headrace.coordinator.decide.standing import JobAdvance, Standing
 from headrace.coordinator.decide.under_way import Activity, CatchingUp
@@ -85,34 +85,34 @@ def test_nobody_compares_a_status_with_a_word() -> None:
 
 
 def test_a_commit_moves_a_job_on() -> None:
-    made = job(Standing("creating"), Membership("g", Place.JOINING, 2))
+    made = job(Standing("creating"), Membership("g", GroupPlace.JOINING, 2))
     made.take_whole()
     made.advance(JobAdvance(4, ()))
     assert (made.committed, made.created, made.catching_up.rounds, made.whole) == (4, False, 1, False)
     made.advance(JobAdvance(7, ((7, 7),), created=True, joined=True, due=12))
     assert (made.committed, made.status, made.due, made.catching_up.rounds) == (7, "created", 12, 0)
-    assert made.membership == Membership("g", Place.IN_STEP, 2)
+    assert made.membership == Membership("g", GroupPlace.IN_STEP, 2)
     made.advance(JobAdvance(5, ((5, 7),)))
     assert (made.committed, made.due) == (7, 12), "a checkpoint never goes back"
 
 
 def test_what_was_committed_unseen_is_learned_in_full() -> None:
     """The epoch at which time moves the view next is as much a part of a commit as its checkpoint."""
-    made = job(Standing("created", 5, ((5, 5),), due=6), Membership("g", Place.JOINING))
+    made = job(Standing("created", 5, ((5, 5),), due=6), Membership("g", GroupPlace.JOINING))
     made.doubt()
     made.learn(JobRecord(1, "g", "created", committed_epoch=8, exact=((5, 8),), due_epoch=20, joined=True), None)
     assert made.standing == Standing("created", 8, ((5, 8),), due=20)
-    assert made.membership.place is Place.IN_STEP and not made.activity.unsure
+    assert made.membership.place is GroupPlace.IN_STEP and not made.activity.unsure
     made.learn(JobRecord(1, "g", "paused", committed_epoch=8, exact=((8, 8),), due_epoch=3, joined=True), None)
     assert made.standing == Standing("created", 8, ((5, 8),), due=20), "there was nothing to learn"
 
 
 def test_who_is_to_join_is_not_taken_along_by_a_commit_that_never_was() -> None:
     """What its record says of its group may be from before."""
-    made = job(Standing("created", 5, ((5, 5),)), Membership("g", Place.JOINING, 2))
+    made = job(Standing("created", 5, ((5, 5),)), Membership("g", GroupPlace.JOINING, 2))
     made.doubt()
     made.learn(JobRecord(1, "g", "created", committed_epoch=5, exact=((5, 5),), joined=True), None)
-    assert made.membership == Membership("g", Place.JOINING, 2) and not made.activity.unsure
+    assert made.membership == Membership("g", GroupPlace.JOINING, 2) and not made.activity.unsure
 
 
 def test_who_is_altered_is_tried_at_once() -> None:

@@ -20,7 +20,7 @@ from headrace.catalog.places import PlaceOptions
 from headrace.catalog.records import JobPlan, JobRecord, ObjectRecord, RemapRecord, RunRecord, StateTableRecord
 from headrace.catalog.state import CatalogState
 from headrace.coordinator.decide.graph import Graph
-from headrace.coordinator.run.core import Job, Relation
+from headrace.coordinator.run.core import Job, LiveRelation
 from headrace.coordinator.run.mirror import complete_epoch, mirror
 from headrace.coordinator.run.standby import Standby
 from headrace.errors import CorruptObject
@@ -105,7 +105,7 @@ class Active:
         return [AddEvent("x", None, "something")]
 
 
-def made(graph: Graph[Relation, Job]) -> tuple[dict[int, Any], dict[int, Any]]:
+def made(graph: Graph[LiveRelation, Job]) -> tuple[dict[int, Any], dict[int, Any]]:
     relations = {
         i: (r.record, r.schema, r.state_table, r.changes._ranges, r.rows_by_epoch, r.safe, r.bound)
         for i, r in graph.relations.items()
@@ -113,7 +113,7 @@ def made(graph: Graph[Relation, Job]) -> tuple[dict[int, Any], dict[int, Any]]:
     return relations, dict(graph.jobs)
 
 
-def empty() -> Graph[Relation, Job]:
+def empty() -> Graph[LiveRelation, Job]:
     return Graph(lambda: 0)
 
 

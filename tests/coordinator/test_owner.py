@@ -16,7 +16,7 @@ from headrace import cli
 from headrace.catalog.catalog import Catalog
 from headrace.coordinator.upkeep import owner as owner_module
 from headrace.coordinator.upkeep import vacuum as vacuum_module
-from headrace.coordinator.upkeep.owner import Mark, newest_mark, objection
+from headrace.coordinator.upkeep.owner import OwnerMark, newest_mark, objection
 from headrace.errors import Fenced, InvalidParameter, StorageError
 from headrace.state.stores import LocalStore, ObjectStore, StoreRoot, store_of
 
@@ -141,7 +141,7 @@ def test_of_two_copies_that_start_at_once_one_gets_the_state(tmp_path: Path, mon
     put = owner_module.Owner._put
     others: list[Database] = []
 
-    def slow(self: owner_module.Owner, mark: Mark) -> None:
+    def slow(self: owner_module.Owner, mark: OwnerMark) -> None:
         if not others:
             others.append(None)  # type: ignore[arg-type]
             others[0] = opened(copy, str(shared))
@@ -231,7 +231,7 @@ def test_small_objects(tmp_path: Path, kind: str) -> None:
 
 
 def test_who_may_take_the_state() -> None:
-    mark = Mark(3, "n", "/a", 0)
+    mark = OwnerMark(3, "n", "/a", 0)
     assert objection(None, {}, "/a") is None and objection(mark, {3: "n"}, "/a") is None
     assert objection(mark, {2: "m", 3: "n"}, "/a") is None
     for known, place in (({}, "/a"), ({3: "m"}, "/a"), ({2: "n"}, "/a"), ({3: "n"}, "/b")):
@@ -250,7 +250,7 @@ def test_starts_that_end_before_their_mark_is_known_to_be_there(
         opened(tmp_path / "data", str(shared)).close()
     put = owner_module.Owner._put
 
-    def fails(self: owner_module.Owner, mark: Mark) -> None:
+    def fails(self: owner_module.Owner, mark: OwnerMark) -> None:
         if lost == "answer":
             put(self, mark)
         raise owner_module.StorageError("no answer")

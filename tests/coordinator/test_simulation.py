@@ -17,7 +17,7 @@ from world import JOINS, KINDS, Ranges, SimJob, World, source_row
 from headrace.coordinator.decide.commit import (
     Commit,
     GroupEpoch,
-    Part,
+    JobPart,
     Work,
     ahead_of,
     dues_after,
@@ -297,7 +297,7 @@ class Simulation:
             self.store(key, held)
         return True
 
-    def work_of(self, held: Lane, part: Part[SimJob]) -> Work | None:
+    def work_of(self, held: Lane, part: JobPart[SimJob]) -> Work | None:
         """What a part does next."""
         world, limit = self.world, self.rows_of(part.committed)
         sources = source_rests(world, world.state, held.epoch, part, Ranges(world), limit, 1)
@@ -306,7 +306,7 @@ class Simulation:
             assert sum([s.rows for s in work.step.slices.values()][:-1]) <= limit, "a step is bounded"
         return work
 
-    def run_steps(self, key: tuple[str, int | None], held: Lane, steps: Sequence[tuple[Part[SimJob], Work]]) -> None:
+    def run_steps(self, key: tuple[str, int | None], held: Lane, steps: Sequence[tuple[JobPart[SimJob], Work]]) -> None:
         """Run steps as one job: if any of them fails, none counts, and each is run by itself."""
         self.shared += len(steps) > 1
         for part, work in steps:

@@ -10,9 +10,9 @@ from headrace.coordinator.decide.steps import (
     LOWEST_KEY,
     InputProgress,
     KeySlice,
-    Position,
     Rest,
     SourceRest,
+    StepPosition,
     TableRest,
     TaskSlice,
     advanced,
@@ -33,7 +33,7 @@ def run_of(low: int, high: int, rows: int) -> RunRef:
 @given(st.integers(1, (1 << 63) - 1), st.dictionaries(st.integers(1, 9), TAKEN, min_size=1))
 def test_a_position_is_stored_and_read_back(epoch: int, taken: dict[int, InputProgress]) -> None:
     """LS-13: over the whole range of 64 bits."""
-    position = Position(epoch, taken)
+    position = StepPosition(epoch, taken)
     assert position_of(position.records(7)) == position
     assert position_of([]) is None
 
@@ -51,7 +51,7 @@ def test_steps_cover_everything_once_within_bounds(
     rows of one key or one read task.
     """
     refs = [run_of(*span) for span in spans]
-    position, seen, taken = Position(9), [], 0
+    position, seen, taken = StepPosition(9), [], 0
     one_key = sum(r.rows / (r.k_max + 1 - r.k_min) for r in refs)
     largest = max(total / max(tasks, 1), one_key)
     for _ in range(10_000):
@@ -93,8 +93,8 @@ def test_what_is_known_of_merged_history_counts() -> None:
 
 
 def test_a_position_that_only_settles_the_epoch_is_not_touched() -> None:
-    settled = Position(7, {1: InputProgress(), 2: InputProgress()})
-    assert not Position(7).touched and not settled.touched
+    settled = StepPosition(7, {1: InputProgress(), 2: InputProgress()})
+    assert not StepPosition(7).touched and not settled.touched
     assert position_of(settled.records(3)) == settled
     step = plan_step([TableRest(1, ((0, 9, 10.0),))], float("inf"))
     assert advanced(settled, step).touched

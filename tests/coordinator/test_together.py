@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 from headrace.common.clock import ManualClock
 from headrace.common.faults import disarm_all
-from headrace.coordinator.decide.commit import GroupEpoch, Part, Work
+from headrace.coordinator.decide.commit import GroupEpoch, JobPart, Work
 from headrace.coordinator.decide.job import JobState
 from headrace.coordinator.decide.life import Trouble
 from headrace.coordinator.decide.membership import Membership
 from headrace.coordinator.decide.pace import Portion
 from headrace.coordinator.decide.standing import Standing
-from headrace.coordinator.decide.steps import LOWEST_KEY, KeySlice, Position, Step
+from headrace.coordinator.decide.steps import LOWEST_KEY, KeySlice, Step, StepPosition
 from headrace.coordinator.decide.targets import ROWS_PER_TASK
 from headrace.coordinator.decide.together import MOST_TOGETHER, next_steps
 from headrace.coordinator.observe.progress import ProgressBook
@@ -33,12 +33,12 @@ from support import WAIT_S
 EPOCH = 7
 
 
-def part(number: int, *upstreams: int, **job: Any) -> Part[JobState]:
+def part(number: int, *upstreams: int, **job: Any) -> JobPart[JobState]:
     standing = Standing("created", 5, exact=((5, 5),))
     made = JobState(number, f"v{number}", upstreams, {ROWS: 100 + number}, standing, Membership("g"))
     for name, value in job.items():
         setattr(made, name, value)
-    return Part(made, made.committed, 0, Position(EPOCH))
+    return JobPart(made, made.committed, 0, StepPosition(EPOCH))
 
 
 def work(rows: float = 10, *, last: bool = True) -> Work:
@@ -46,7 +46,7 @@ def work(rows: float = 10, *, last: bool = True) -> Work:
     return Work(Step({1: KeySlice(LOWEST_KEY, high, rows)}, last), {}, (), False)
 
 
-def chosen(parts: list[Part[JobState]], apart: bool = False, **works: Work | None) -> list[int]:
+def chosen(parts: list[JobPart[JobState]], apart: bool = False, **works: Work | None) -> list[int]:
     """The jobs of the steps that run next; `v2=` says what there is to do for job 2 if that is not little."""
     found = next_steps(GroupEpoch(EPOCH, parts), lambda p: works.get(p.job.name, work()), apart=apart)
     return [p.job.id for p, _ in found]
@@ -103,7 +103,7 @@ def test_so_many_at_most() -> None:
 def test_every_order_is_possible(data: st.DataObject) -> None:
     """Whatever reads what, and whatever has something to do: all parts run once, after what they read."""
     count = data.draw(st.integers(1, 12))
-    parts: list[Part[JobState]] = []
+    parts: list[JobPart[JobState]] = []
     for i in range(count):
         above = data.draw(st.sets(st.integers(0, i - 1))) if i else set[int]()
         parts.append(part(i, 50, *above, trouble=Trouble(failures=data.draw(st.integers(0, 1)))))

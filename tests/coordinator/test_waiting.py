@@ -12,7 +12,7 @@ from world import World, stand_at
 
 from headrace.coordinator.decide.life import Trouble, Turn
 from headrace.coordinator.decide.machine import idle, next_epoch
-from headrace.coordinator.decide.membership import Membership, Place
+from headrace.coordinator.decide.membership import GroupPlace, Membership
 from headrace.coordinator.run.waiting import Waiters
 from support import WAIT_S
 
@@ -87,9 +87,9 @@ def test_what_is_idle(world: World) -> None:
     assert idle(world, [job]) and not next_epoch(world, [job], 10).run
     changes = {
         "standing": replace(job.standing, due=5), "trouble": Trouble(failures=1),
-        "membership": Membership("g", Place.JOINING),
+        "membership": Membership("g", GroupPlace.JOINING),
     }  # fmt: skip
-    for name, value in [*changes.items(), ("membership", Membership("g", Place.APART))]:
+    for name, value in [*changes.items(), ("membership", Membership("g", GroupPlace.APART))]:
         before = getattr(job, name)
         setattr(job, name, value)
         assert not idle(world, [job]), name

@@ -18,7 +18,7 @@ from headrace.catalog.edits import AdvanceJob, CommitTable, Delete, Edit, Put, R
 from headrace.catalog.records import JobPlan, JobRecord, ObjectRecord, RemapRecord, RunRecord, StateTableRecord, run_id
 from headrace.catalog.state import CatalogState
 from headrace.common.epoch import epoch_ms
-from headrace.coordinator.decide.commit import GroupEpoch, Part, Work, lookup_refs
+from headrace.coordinator.decide.commit import GroupEpoch, JobPart, Work, lookup_refs
 from headrace.coordinator.decide.exact import ChangeLog
 from headrace.coordinator.decide.graph import Graph, RelationState
 from headrace.coordinator.decide.job import JobState, PlanFacts
@@ -377,7 +377,7 @@ class World(Graph[RelationState, SimJob]):
 
     # ---- what stands for Spark
 
-    def run_step(self, epoch: GroupEpoch[SimJob], part: Part[SimJob], work: Work) -> tuple[list[RunRef], int | None]:
+    def run_step(self, epoch: GroupEpoch[SimJob], part: JobPart[SimJob], work: Work) -> tuple[list[RunRef], int | None]:
         """One step of a job: what it writes, and when its state is next due."""
         job = part.job
         if job.poisoned:
@@ -397,7 +397,7 @@ class World(Graph[RelationState, SimJob]):
         due = due_us(summed([state["0/state"], *deltas]), epoch.target) if job.facts.temporal else None
         return [ref for ref in made if ref is not None], due
 
-    def _so_far(self, epoch: GroupEpoch[SimJob], part: Part[SimJob], work: Work, i: int) -> Rows:
+    def _so_far(self, epoch: GroupEpoch[SimJob], part: JobPart[SimJob], work: Work, i: int) -> Rows:
         """What is looked up: as of the epoch where its change has been taken in, else as of the one before."""
         refs = lookup_refs(self, self.state, epoch, part, i)
         if not part.committed:
@@ -406,7 +406,7 @@ class World(Graph[RelationState, SimJob]):
         new = self._sum(refs, 0, epoch.target, high=until)
         return summed([new, self._sum(refs, 0, part.committed, low=until)])
 
-    def _delta(self, epoch: GroupEpoch[SimJob], part: Part[SimJob], work: Work, i: int) -> Rows:
+    def _delta(self, epoch: GroupEpoch[SimJob], part: JobPart[SimJob], work: Work, i: int) -> Rows:
         given = work.inputs.get(i)
         if given is None:
             return Counter()

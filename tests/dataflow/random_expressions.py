@@ -15,7 +15,7 @@ from expression_rows import compiled, give, relation, rows
 from pyspark.errors import ArithmeticException
 from pyspark.sql import SparkSession
 
-from headrace.dataflow.operators.expressions import Expression, Rows, UncertainValue
+from headrace.dataflow.operators.expressions import Expression, RowColumns, UncertainValue
 from headrace.dataflow.spark import local_session
 from headrace.plan.catalyst.bridge import Bridge
 
@@ -159,7 +159,7 @@ def _compiled(b: Bridge, texts: Sequence[str]) -> list[Expression | None]:
 
 def _computed(e: Expression, batch: pa.RecordBatch) -> pa.Array | None:
     try:
-        return Rows.of(batch.columns, batch.num_rows).array(e)
+        return RowColumns.of(batch.columns, batch.num_rows).array(e)
     except (UncertainValue, pa.ArrowInvalid):
         return None
 

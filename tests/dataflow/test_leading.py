@@ -16,7 +16,7 @@ from top_rows import TOP, TOP_OUTPUT, all_tops, take_top, top_batch
 from headrace.dataflow.operators.leading import FirstOfInputStage, LeadingStage
 from headrace.dataflow.operators.recompute import FirstRows, RecomputeStage
 from headrace.errors import HeadraceError
-from headrace.state.kernels.order_code import SortKey
+from headrace.state.kernels.order_code import OrderColumn
 from headrace.state.memory import MemoryController
 
 unhurried = settings(deadline=None, max_examples=60)
@@ -36,7 +36,7 @@ def test_the_first_rows(epochs: list[Any], weak: int, need: int, by_value: bool,
 
     In the first `former` epochs all rows are kept, as over an input that can shrink: more state changes nothing.
     """
-    first = FirstRows(need, by_value, (("v2", SortKey(True, False)),))
+    first = FirstRows(need, by_value, (("v2", OrderColumn(True, False)),))
     stages = [RecomputeStage("0", TOP, False, TOP_OUTPUT, first), LeadingStage("0", TOP, TOP_OUTPUT, first)]
     task, content, view = MemoryTask(), Counter[Any](), Counter[Any]()
     for i, rows in enumerate(epochs):
@@ -53,7 +53,7 @@ def test_the_first_rows(epochs: list[Any], weak: int, need: int, by_value: bool,
 @given(st.lists(_ROWS, min_size=1, max_size=12), st.integers(1, 3), st.integers(1, 12))
 def test_batches_of_any_size(rows: list[Any], weak: int, size: int) -> None:
     """How a task's input comes makes no difference."""
-    first = FirstRows(2, False, (("v2", SortKey(True, False)),))
+    first = FirstRows(2, False, (("v2", OrderColumn(True, False)),))
     stage, whole, parts = LeadingStage("0", TOP, TOP_OUTPUT, first), MemoryTask(), MemoryTask()
     batch = top_batch([(*row, 1) for row in rows], weak)
     assert batch is not None
@@ -65,7 +65,7 @@ def test_batches_of_any_size(rows: list[Any], weak: int, size: int) -> None:
 
 
 def test_partitions_whose_first_rows_stay_say_nothing() -> None:
-    first = FirstRows(1, False, (("v2", SortKey(True, False)),))
+    first = FirstRows(1, False, (("v2", OrderColumn(True, False)),))
     stage, task = LeadingStage("0", TOP, TOP_OUTPUT, first), MemoryTask()
 
     def epoch(*rows: tuple[int, int, int, int]) -> list[tuple[Any, ...]]:
@@ -80,7 +80,7 @@ def test_partitions_whose_first_rows_stay_say_nothing() -> None:
 
 def test_rows_that_tie_come_in_an_order_of_their_own() -> None:
     """Which of equal ranks is the first does not depend on when and in what order rows came."""
-    first = FirstRows(1, False, (("v2", SortKey()),))
+    first = FirstRows(1, False, (("v2", OrderColumn()),))
     rows = [(0, n, 7, 1) for n in range(9)]
     found = []
     for order in (rows, rows[::-1], rows[4:] + rows[:4]):
@@ -92,7 +92,7 @@ def test_rows_that_tie_come_in_an_order_of_their_own() -> None:
 
 
 def test_no_row_may_be_removed() -> None:
-    stage = LeadingStage("0", TOP, TOP_OUTPUT, FirstRows(1, False, (("v2", SortKey()),)))
+    stage = LeadingStage("0", TOP, TOP_OUTPUT, FirstRows(1, False, (("v2", OrderColumn()),)))
     with pytest.raises(HeadraceError, match="only grows"):
         MemoryTask().epoch(stage, top_batch([(0, 1, 1, -1)], 3))
 
@@ -110,7 +110,7 @@ def test_without_an_order_the_hash_is_one() -> None:
 @given(st.lists(_ROWS, min_size=1, max_size=12), st.sampled_from([None, 1, 2]), st.integers(1, 4), st.booleans())
 def test_what_a_leaf_passes_on(rows: list[Any], weak: int | None, size: int, by_value: bool) -> None:
     """All that can be among the first is, whatever else; and without collisions little else, however input comes."""
-    first = FirstRows(2, by_value, (("v2", SortKey(True, False)),))
+    first = FirstRows(2, by_value, (("v2", OrderColumn(True, False)),))
     stage, task = FirstOfInputStage("0", ("k0",), first, weak), MemoryTask()
     task.memory, task.params.memory_bytes = MemoryController(1 << 30), 1 << 30
     batch = top_batch([(*row, 1) for row in rows], 3)
@@ -124,7 +124,7 @@ def test_what_a_leaf_passes_on(rows: list[Any], weak: int | None, size: int, by_
 
 
 def test_a_leaf_without_room_passes_on_what_it_has() -> None:
-    first = FirstRows(1, False, (("v2", SortKey()),))
+    first = FirstRows(1, False, (("v2", OrderColumn()),))
     stage, task = FirstOfInputStage("0", (), first), MemoryTask()
     task.memory, task.params.memory_bytes = MemoryController(1), 1
     batches = [top_batch([(0, n, n, 1), (0, n, n + 1, 1)], 3) for n in range(3)]

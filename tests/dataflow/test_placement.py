@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 
 from headrace.common.columns import Column
 from headrace.dataflow.build import EpochPlan
-from headrace.plan.planner import Planner, Relation
+from headrace.plan.planner import PlannedRelation, Planner
 from headrace.plan.tree import WEIGHT
 from headrace.state.schema import TableSchema
 
@@ -36,7 +36,7 @@ SCHEMA = TableSchema((pa.field("a", pa.int32()), pa.field("b", pa.int32())), (),
 def planner(spark: SparkSession) -> Planner:
     made = Planner(spark)
     for i, name in enumerate(("t", "s"), 1):
-        made.define(Relation(i, name, False), [Column("a", "int"), Column("b", "int")], name)
+        made.define(PlannedRelation(i, name, False), [Column("a", "int"), Column("b", "int")], name)
     return made
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from headrace.dataflow.operators import progress
-from headrace.dataflow.operators.progress import MOST_PENDING, RETRY_S, Connection, Reports, connection
+from headrace.dataflow.operators.progress import MOST_PENDING, RETRY_S, ProgressStream, Reports, connection
 
 
 @dataclass
@@ -86,7 +86,7 @@ def test_a_process_keeps_one_connection(listener: socket.socket) -> None:
 
 def test_a_listener_that_takes_nothing_is_not_waited_for(listener: socket.socket) -> None:
     """What it does not take is kept up to a bound, then left out, whole lines at a time; later it goes on."""
-    made = Connection(address(listener))
+    made = ProgressStream(address(listener))
     event = {"kind": "progress", "filler": "x" * 1000}
     for _ in range(20_000):
         made.send([event])
@@ -114,7 +114,7 @@ def test_a_listener_that_takes_nothing_is_not_waited_for(listener: socket.socket
 
 def test_a_listener_that_is_gone_is_tried_again_after_a_while(listener: socket.socket) -> None:
     now = [100.0]
-    made = Connection(address(listener), lambda: now[0])
+    made = ProgressStream(address(listener), lambda: now[0])
     made.send([{"n": 1}])
     peer, _ = listener.accept()
     peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
@@ -133,7 +133,7 @@ def test_a_listener_that_is_gone_is_tried_again_after_a_while(listener: socket.s
 
 def test_threads_share_it(listener: socket.socket) -> None:
     """Where tasks are threads of one process, each line still comes whole and none of them fails."""
-    made = Connection(address(listener))
+    made = ProgressStream(address(listener))
     threads = [threading.Thread(target=lambda: [made.send([{"n": n}]) for n in range(500)]) for _ in range(4)]
     for thread in threads:
         thread.start()

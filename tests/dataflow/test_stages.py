@@ -42,7 +42,7 @@ from headrace.state.accumulators.counts import Count
 from headrace.state.accumulators.doubles import DoubleSum
 from headrace.state.accumulators.extremes import Greatest, Least
 from headrace.state.accumulators.sums import SmallSum, WideSum
-from headrace.state.kernels.order_code import SortKey
+from headrace.state.kernels.order_code import OrderColumn
 from headrace.state.schema import TableSchema
 
 unhurried = settings(deadline=None, max_examples=60)
@@ -488,7 +488,7 @@ def test_recompute_shows_both_versions(epochs: list[list[tuple[int, int, bool]]]
 )
 def test_recompute_of_the_first_rows(epochs: list[Any], weak: int, need: int, by_value: bool) -> None:
     """Ranks within the bound, taken over what comes out, change as those taken over everything."""
-    first = FirstRows(need, by_value, (("v2", SortKey(True, False)),))
+    first = FirstRows(need, by_value, (("v2", OrderColumn(True, False)),))
     stage, task = RecomputeStage("0", TOP, False, TOP_OUTPUT, first), MemoryTask()
     content: Counter[tuple[int, int, Any]] = Counter()
     view: Counter[Any] = Counter()
@@ -500,7 +500,7 @@ def test_recompute_of_the_first_rows(epochs: list[Any], weak: int, need: int, by
 
 def test_recompute_of_the_first_rows_says_nothing_of_the_others() -> None:
     schema = TableSchema((), (pa.field("v0", I32),), WEIGHT)
-    first = FirstRows(2, False, (("v0", SortKey()),))
+    first = FirstRows(2, False, (("v0", OrderColumn()),))
     stage, task = RecomputeStage("0", schema, False, pa.schema([("v0", I32), ("__side", I32)]), first), MemoryTask()
 
     def epoch(*rows: tuple[int, int]) -> list[tuple[int, int]]:

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pyarrow as pa
 import pytest
 
-from headrace.dataflow.operators.task import Task, Worker, _upload
+from headrace.dataflow.operators.task import Task, TaskWorker, _upload
 from headrace.dataflow.params import EpochParams, StateInput, property_of
 from headrace.plan.tree import WEIGHT
 from headrace.state.arrangement import Arrangement
@@ -27,7 +27,7 @@ def _try(monkeypatch: pytest.MonkeyPatch, params: EpochParams, number: int, valu
         partitionId=lambda: 0, attemptNumber=lambda: 0, taskAttemptId=lambda: number,
     )  # fmt: skip
     monkeypatch.setattr(pyspark.TaskContext, "get", lambda: context)
-    worker = Worker(1, "0")
+    worker = TaskWorker(1, "0")
     task = Task("0", "0", worker)
     columns = [pa.array(values, I64), pa.array(values, I64), pa.array([1] * len(values), I64)]
     task.write([("groups", SCHEMA, pa.RecordBatch.from_arrays(columns, schema=SCHEMA.arrow()))])

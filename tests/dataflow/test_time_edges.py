@@ -12,7 +12,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from headrace.dataflow.operators.expressions import Expression, Rows, UncertainValue
+from headrace.dataflow.operators.expressions import Expression, RowColumns, UncertainValue
 from headrace.plan.catalyst.bridge import Bridge
 
 FIRST, LAST = -(1 << 63), (1 << 63) - 1
@@ -60,7 +60,7 @@ def plain(column: pa.Array) -> list[Any]:
 def computed(e: Expression, batch: pa.RecordBatch) -> list[Any] | None:
     """What the kernels make of it; None if they leave it to Spark."""
     try:
-        return plain(Rows.of(batch.columns, batch.num_rows).array(e))
+        return plain(RowColumns.of(batch.columns, batch.num_rows).array(e))
     except (UncertainValue, pa.ArrowInvalid, OverflowError):
         return None
 

@@ -12,11 +12,11 @@ from pyspark import cloudpickle
 
 from headrace.dataflow.operators import calls
 from headrace.dataflow.operators import functions as code
-from headrace.dataflow.operators.functions import Definition, NoFunction
+from headrace.dataflow.operators.functions import FunctionCode, NoFunction
 
 
-def made(source: str, *parameters: str, **more: Any) -> Definition:
-    return Definition("f", code.code_of(source), None, parameters, **more)
+def made(source: str, *parameters: str, **more: Any) -> FunctionCode:
+    return FunctionCode("f", code.code_of(source), None, parameters, **more)
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_a_body_that_is_no_function() -> None:
     with pytest.raises(SyntaxError):
         code.function_of(made("return (1"))
     with pytest.raises(NoFunction, match="names"):
-        code.function_of(Definition("f", "return 1\n", None, None))
+        code.function_of(FunctionCode("f", "return 1\n", None, None))
 
 
 def test_strict_functions_are_not_called_with_null() -> None:

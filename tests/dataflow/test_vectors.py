@@ -12,7 +12,7 @@ from expression_rows import compiled, give, relation, rows, table
 from pyspark.sql import SparkSession
 from random_expressions import AT_ONCE, check, expression
 
-from headrace.dataflow.operators.expressions import Call, Column, Expression, Literal, Rows, UncertainValue
+from headrace.dataflow.operators.expressions import Call, Column, Expression, Literal, RowColumns, UncertainValue
 from headrace.plan.catalyst.bridge import Bridge
 
 RANDOM = 10
@@ -91,7 +91,7 @@ def bridge(spark: SparkSession) -> Bridge:
 
 
 def computed(expression: Expression, given: pa.RecordBatch) -> pa.Array:
-    return Rows.of(given.columns, given.num_rows).array(expression)
+    return RowColumns.of(given.columns, given.num_rows).array(expression)
 
 
 def test_the_same_as_spark(bridge: Bridge) -> None:
@@ -136,7 +136,7 @@ def test_a_result_that_has_to_be_finite(bridge: Bridge) -> None:
 def test_constants_that_are_equal_but_not_the_same() -> None:
     """Each expression is computed once; 0.0 equals -0.0, and NaN not even itself."""
     f64, given = pa.float64(), pa.record_batch([pa.array([None], pa.float64())], ["f"])
-    rows = Rows.of(given.columns, 1)
+    rows = RowColumns.of(given.columns, 1)
     filled = [Call("coalesce", (Column(0), Literal(x, f64)), f64) for x in (0.0, -0.0, float("nan"), float("nan"))]
     assert [repr(rows.array(e)[0].as_py()) for e in filled] == ["0.0", "-0.0", "nan", "nan"]
     assert filled[0] != filled[1] and filled[2] == filled[3] and len({*filled}) == 3

@@ -14,7 +14,7 @@ from headrace.demo import data, views
 from headrace.demo.board import Board, ViewState
 from headrace.demo.run import run
 from headrace.demo.screen import PlainScreen, draw
-from headrace.demo.verify import Answer, compare
+from headrace.demo.verify import ExpectedRows, compare
 from headrace.errors import InvalidParameter, OperationalError
 from headrace.sql.parser import parse, parse_query
 from headrace.sql.statements import CreateMaterializedView, TableName
@@ -91,7 +91,7 @@ def test_comparison_counts_duplicates() -> None:
 
 
 def test_text_becomes_values_in_the_order_of_the_answer() -> None:
-    answer = Answer(("n", "at"), ("bigint", "timestamp"), [])
+    answer = ExpectedRows(("n", "at"), ("bigint", "timestamp"), [])
     rows = answer.parsed(["at", "n"], [["2013-01-01 10:00:00+00", "5"], [None, None]])
     assert rows == [(5, dt.datetime(2013, 1, 1, 10, tzinfo=dt.UTC)), (None, None)]
 

@@ -21,8 +21,8 @@ from headrace.common.columns import Column, arrow_type
 from headrace.dataflow.params import EpochParams, StateInput, TableInput
 from headrace.dataflow.runner import EpochResult, EpochRunner
 from headrace.plan.failures import translated
-from headrace.plan.planner import Planner, Relation
-from headrace.plan.watermarks import Mark
+from headrace.plan.planner import PlannedRelation, Planner
+from headrace.plan.watermarks import LeastWatermark
 from headrace.state.arrangement import Arrangement
 from headrace.state.kernels import consolidate
 from headrace.state.run import Section, write_run
@@ -173,7 +173,7 @@ class Engine:
 
     def define(self, planner: Planner, table: Table) -> None:
         """Make a table known to the planner."""
-        planner.define(Relation(table.id, table.name, table.append_only, table.time), table.columns, table.name)
+        planner.define(PlannedRelation(table.id, table.name, table.append_only, table.time), table.columns, table.name)
 
     def close(self) -> None:
         """Remove what is on the disk."""
@@ -219,7 +219,7 @@ class Engine:
             closed_us=self.mark(self.plan.event_time.closes),
         )  # fmt: skip
 
-    def mark(self, mark: Mark | None) -> int | None:
+    def mark(self, mark: LeastWatermark | None) -> int | None:
         """What a mark of the plan comes to by the watermarks of the tables."""
         tables = {t.id: t for t in self.tables.values()}
         return None if mark is None else mark.value(lambda i, _: tables[i].watermark_us)

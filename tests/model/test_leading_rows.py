@@ -13,7 +13,7 @@ from headrace.common.columns import Column
 from headrace.dataflow.build import EpochPlan
 from headrace.dataflow.operators.leading import FirstOfInputStage
 from headrace.dataflow.runner import EpochRunner
-from headrace.plan.planner import Planner, Relation
+from headrace.plan.planner import PlannedRelation, Planner
 from headrace.sql.parser import parse_query
 from headrace.sql.statements import TableName
 
@@ -63,7 +63,7 @@ def test_the_input_passes_on_its_first_rows_alone(spark: SparkSession, below: st
     """Whatever leaves its rows as they are stands between, also one column twice, as the binder's projections do."""
     key, order = ("a", "n") if below == "t" else ("k", "m")
     planner = Planner(spark)
-    planner.define(Relation(1, "t", True), T, "t")
+    planner.define(PlannedRelation(1, "t", True), T, "t")
     inner = f"SELECT {key}, {order}, row_number() OVER (PARTITION BY {key} ORDER BY {order}) AS r FROM {below} x"
     plan = planner.plan(f"SELECT {key}, CAST(r AS bigint) AS r FROM ({inner}) WHERE r <= 1")
     epoch = EpochPlan(planner.bridge, 1, None, {1: None})
@@ -73,7 +73,7 @@ def test_the_input_passes_on_its_first_rows_alone(spark: SparkSession, below: st
 
 def test_the_binder_s_projections_hide_nothing(spark: SparkSession) -> None:
     planner = Planner(spark)
-    planner.define(Relation(1, "t", True), T, "t")
+    planner.define(PlannedRelation(1, "t", True), T, "t")
     query = parse_query(
         "SELECT a, b FROM (SELECT *, row_number() OVER (PARTITION BY a ORDER BY n DESC, b) AS r FROM t) s WHERE r <= 1"
     )

@@ -13,10 +13,10 @@ from keyed import Keyed
 from pyspark.sql import SparkSession
 
 from headrace.common.columns import Column
-from headrace.coordinator.decide.steps import END_OF_KEYS, KeySlice, Position, Step, TableRest, advanced, plan_step
+from headrace.coordinator.decide.steps import END_OF_KEYS, KeySlice, Step, StepPosition, TableRest, advanced, plan_step
 from headrace.dataflow.params import EpochParams, TableInput
 from headrace.dataflow.runner import EpochResult
-from headrace.plan.planner import Path, Planner, Relation
+from headrace.plan.planner import Path, PlannedRelation, Planner
 from headrace.plan.tree import Sharable
 from headrace.state.merge import merge
 
@@ -40,7 +40,7 @@ class Sharing(Engine):
             planner.define_path(3, Path(INDEX, table.name, self.index.key, columns, False))
             return
         key = table.key if isinstance(table, Keyed) else ()
-        planner.define(Relation(table.id, table.name, False, primary_key=key), table.columns, table.name)
+        planner.define(PlannedRelation(table.id, table.name, False, primary_key=key), table.columns, table.name)
 
     def change(self, name: str, delta: Sequence[tuple[Row, int]]) -> None:
         """As it is; what an index holds changes with its table."""
@@ -58,7 +58,7 @@ class Sharing(Engine):
     def in_steps(self, choice: random.Random, degrees: Sequence[int]) -> None:
         """Take in all that has changed, as a running server would: in steps of about `rows_at_once` rows."""
         self.epoch += 1
-        position, first, last = Position(self.epoch), self.done == 0, False
+        position, first, last = StepPosition(self.epoch), self.done == 0, False
         while not last:
             step = plan_step(self._rests(position), self.rows_at_once)
             params = self._step_params(position, step, first)
@@ -69,7 +69,7 @@ class Sharing(Engine):
             self._merge(choice)
         self.done = self.epoch
 
-    def _rests(self, position: Position) -> list[TableRest]:
+    def _rests(self, position: StepPosition) -> list[TableRest]:
         unread = self.plan.changes_only if not self.done else frozenset[int]()
         found = []
         for i in self.plan.upstreams:
@@ -78,7 +78,7 @@ class Sharing(Engine):
                 found.append(TableRest.of(i, refs, position.of(i).next_key, None))
         return found
 
-    def _step_params(self, position: Position, step: Step, first: bool) -> EpochParams:
+    def _step_params(self, position: StepPosition, step: Step, first: bool) -> EpochParams:
         found = self.params(uuid.uuid4().hex)
         tables = {i: TableInput(()) for i in found.tables}
         for i, part in step.slices.items():
@@ -172,9 +172,9 @@ def test_what_is_not_shared(spark: SparkSession) -> None:
     """Sides that are more than columns by just the key, preserved, bounded by a watermark; and nothing unasked."""
     planner = Planner(spark)
     for i, (name, key) in enumerate((("a", ()), ("b", ("k",)), ("c", ()))):
-        planner.define(Relation(i + 1, name, False, primary_key=key), COLUMNS, name)
-    planner.define(Relation(4, "w", False, "t", ("k",)), (*COLUMNS, Column("t", "timestamp")), "w")
-    planner.define(Relation(5, "f", False, None, ("k",)), (Column("k", "double"), Column("x", "int")), "f")
+        planner.define(PlannedRelation(i + 1, name, False, primary_key=key), COLUMNS, name)
+    planner.define(PlannedRelation(4, "w", False, "t", ("k",)), (*COLUMNS, Column("t", "timestamp")), "w")
+    planner.define(PlannedRelation(5, "f", False, None, ("k",)), (Column("k", "double"), Column("x", "int")), "f")
     planner.define_path(3, Path(INDEX, "i", ("s", "k"), frozenset(("s", "k")), False))
     every = {2, 4, 5, INDEX}
     used = planner.plan("SELECT a.x, b.x AS y FROM a JOIN b ON a.k = b.k", arrangements=every)

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from headrace.common.columns import Column
 from headrace.dataflow.params import EpochParams
 from headrace.errors import NotSupported
-from headrace.plan.planner import Path, Planner, Relation
+from headrace.plan.planner import Path, PlannedRelation, Planner
 
 
 class Looking(Engine):
@@ -28,7 +28,7 @@ class Looking(Engine):
 
     def define(self, planner: Planner, table: Table) -> None:
         key = table.key if isinstance(table, Keyed) and table.unique else ()
-        relation = Relation(table.id, table.name, table.append_only, primary_key=key)
+        relation = PlannedRelation(table.id, table.name, table.append_only, primary_key=key)
         planner.define(relation, table.columns, table.name)
         if isinstance(table, Keyed) and not table.unique:
             columns = frozenset(c.name for c in table.columns)
@@ -106,7 +106,7 @@ def test_refused(spark: SparkSession) -> None:
     planner = Planner(spark)
     for i, (name, only, key) in enumerate((("a", True, ()), ("c", False, ()), ("b", False, ("k", "k2")))):
         columns = (Column("k", "int"), Column("k2", "string"), Column("x", "double"))
-        planner.define(Relation(i + 1, name, only, primary_key=key), columns, name)
+        planner.define(PlannedRelation(i + 1, name, only, primary_key=key), columns, name)
     on = "ON a.k = b.k AND b.k2 = a.k2"
     for query, reason in {
         f"SELECT a.x FROM c a JOIN b_now b {on}": "may change or go",
@@ -119,8 +119,8 @@ def test_refused(spark: SparkSession) -> None:
         with pytest.raises(NotSupported, match=reason) as caught:
             planner.plan(query)
         assert caught.value.sqlstate == "0A000" and caught.value.hint
-    planner.define(Relation(4, "d", False, primary_key=("s",)), (Column("s", "string"),), "d")
-    planner.define(Relation(5, "e", False, primary_key=("t",)), (Column("t", "timestamp"),), "e")
+    planner.define(PlannedRelation(4, "d", False, primary_key=("s",)), (Column("s", "string"),), "d")
+    planner.define(PlannedRelation(5, "e", False, primary_key=("t",)), (Column("t", "timestamp"),), "e")
     for on_key in ("d_now d ON d.s = a.k2", "e_now e ON date_from_unix_date(a.k) = e.t"):
         assert planner.plan(f"SELECT a.x FROM a JOIN {on_key}").lookups
     planner.define_path(2, Path(9, "i", ("k",), frozenset(("k", "x")), False))

@@ -23,7 +23,7 @@ from headrace.connectors.sources import infer_columns, open_source
 from headrace.dataflow.params import EpochParams, SourceInput, StateInput, TableInput
 from headrace.dataflow.runner import EpochResult, EpochRunner
 from headrace.plan.failures import translated
-from headrace.plan.planner import Planner, Relation, ViewPlan
+from headrace.plan.planner import PlannedRelation, Planner, ViewPlan
 from headrace.sql.parser import parse_query
 from headrace.sql.statements import TableName
 from headrace.state.arrangement import Arrangement
@@ -145,7 +145,7 @@ class Workload:
             self.planner.bridge.spark.conf.set(key, _BATCH_CONF[key])
         for i, feed in enumerate(self.feeds):
             feed.id = i + 1
-            self.planner.define(Relation(feed.id, feed.name, feed.append_only), feed.columns, feed.name)
+            self.planner.define(PlannedRelation(feed.id, feed.name, feed.append_only), feed.columns, feed.name)
         self.epoch = 0
         self.views = {name: self._view(name, sql) for name, sql in queries.items()}
 

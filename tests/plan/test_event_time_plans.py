@@ -11,7 +11,7 @@ from headrace.plan import tree
 from headrace.plan.aggregates import Aggregate
 from headrace.plan.closing import WindowClose
 from headrace.plan.inputs import Input
-from headrace.plan.planner import Planner, Relation, ViewPlan
+from headrace.plan.planner import PlannedRelation, Planner, ViewPlan
 from headrace.plan.sessions import Session, marked, read
 from headrace.plan.stored import stored_query, to_content
 from headrace.sql.parser import parse_query
@@ -26,7 +26,7 @@ NOW = {1: 1_000 * S + 1, 2: 900 * S + 2}
 def planner(spark: SparkSession) -> Planner:
     made = Planner(spark)
     for i, (name, watermark) in enumerate((("a", "t"), ("b", "z"), ("c", None)), start=1):
-        made.define(Relation(i, name, True, watermark), COLUMNS, name)
+        made.define(PlannedRelation(i, name, True, watermark), COLUMNS, name)
     return made
 
 

@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from headrace.common.columns import Column
-from headrace.plan.planner import Planner, Relation
+from headrace.plan.planner import PlannedRelation, Planner
 from headrace.sql.parser import parse_query
 from headrace.state.schema import TableSchema
 
@@ -68,8 +68,8 @@ def planner_of(spark: SparkSession) -> Planner:
     """Two relations of any changes, two that only grow and have watermarks, and one with a primary key."""
     made = Planner(spark)
     for i, (name, grows) in enumerate((("t", False), ("u", False), ("log", True), ("late", True)), start=1):
-        made.define(Relation(i, name, grows, "at" if grows else None), COLUMNS, name)
-    made.define(Relation(5, "keyed", False, primary_key=("a",)), COLUMNS, "keyed")
+        made.define(PlannedRelation(i, name, grows, "at" if grows else None), COLUMNS, name)
+    made.define(PlannedRelation(5, "keyed", False, primary_key=("a",)), COLUMNS, "keyed")
     return made
 
 

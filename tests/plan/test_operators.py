@@ -16,7 +16,7 @@ from headrace.dataflow.lowering import Lowering, by_node
 from headrace.plan import tree
 from headrace.plan.recompute import Recompute
 from headrace.plan.rowwise import Rowwise
-from headrace.plan.tree import Operator, Reading
+from headrace.plan.tree import Operator, OwnReading
 
 SOURCE = Path(headrace.__file__).parent
 COMMON = (Operator, Rowwise, Recompute)
@@ -247,17 +247,17 @@ def test_an_operator_without_a_rule_of_its_own_has_no_marks_and_no_state() -> No
 class Given(Operator):
     """A leaf, or what is over some: only what it reads is said."""
 
-    own: Reading | None = None
+    own: OwnReading | None = None
 
-    def reading(self) -> Reading | None:
+    def reading(self) -> OwnReading | None:
         return self.own
 
 
 def test_what_reads_a_relation_is_idle_while_that_does_not_change() -> None:
     """A leaf need not say so, nor what takes rows in and reads a relation beside them."""
-    leaf = Given([], True, [], Reading(7, changes=True, content=True))
-    looking_up = Given([], True, [leaf], Reading(8, changes=False, content=True))
-    both = Given([], True, [leaf], Reading(8, changes=True, content=True))
+    leaf = Given([], True, [], OwnReading(7, changes=True, content=True))
+    looking_up = Given([], True, [leaf], OwnReading(8, changes=False, content=True))
+    both = Given([], True, [leaf], OwnReading(8, changes=True, content=True))
     rows = Given([], True, [])
     active = [None, frozenset[int](), frozenset({7}), frozenset({8})]
     assert [leaf.is_idle(a) for a in active] == [False, True, False, True]

@@ -20,7 +20,7 @@ from headrace.plan import tree
 from headrace.plan.aggregates import Aggregate
 from headrace.plan.inputs import Input
 from headrace.plan.joins import Join
-from headrace.plan.planner import Planner, Relation, ViewPlan
+from headrace.plan.planner import PlannedRelation, Planner, ViewPlan
 from headrace.plan.recompute import Recompute
 from headrace.plan.rowwise import Rowwise
 from headrace.plan.temporal import TemporalFilter
@@ -38,7 +38,7 @@ def planner_of(spark: SparkSession, names: list[str]) -> Planner:
     made = Planner(spark)
     for name in names:
         columns = [Column(n, k) for n, k in TABLES[name]]
-        made.define(Relation(sorted(TABLES).index(name) + 1, name, name == "log"), columns, name)
+        made.define(PlannedRelation(sorted(TABLES).index(name) + 1, name, name == "log"), columns, name)
     return made
 
 

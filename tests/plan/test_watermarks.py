@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from headrace.plan.watermarks import (
     Band,
     CalendarUnit,
-    Chain,
     Floor,
-    Mark,
+    LeastWatermark,
     Rest,
     Shift,
     Step,
     Truncate,
+    WatermarkChain,
     least,
     minus_rest,
     of_column,
@@ -34,7 +34,7 @@ STEPS: st.SearchStrategy[Step] = st.one_of(
 )
 
 
-def at(mark: Mark | None, **watermarks: int | None) -> int | None:
+def at(mark: LeastWatermark | None, **watermarks: int | None) -> int | None:
     assert mark is not None
     return mark.value(lambda i, _: watermarks["a" if i == 1 else "b"])
 
@@ -79,7 +79,7 @@ def test_equal_chains_look_alike(steps: list[Step], stored: tuple[Step, ...]) ->
     mark = A
     for step in steps:
         mark = mark.then(step)
-    assert mark == Mark(frozenset({Chain(1, "t", stored)}))
+    assert mark == LeastWatermark(frozenset({WatermarkChain(1, "t", stored)}))
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_a_time_less_its_rest_is_its_window(t: int, a: int, b: int, width: int) 
 
 
 @pytest.mark.parametrize("other", [B, A.then(Floor(3)), least([A, B])])
-def test_rests_of_another_time_make_no_window(other: Mark) -> None:
+def test_rests_of_another_time_make_no_window(other: LeastWatermark) -> None:
     assert minus_rest(A, Rest(other, 10)) is None
 
 

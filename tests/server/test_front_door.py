@@ -29,7 +29,7 @@ from headrace.server.client import ConnectionLost, PasswordNeeded, ServerError
 from headrace.server.connection import Connection
 from headrace.server.door import certificates_of, gate_of, warning_of
 from headrace.server.frontend import Opaque, Query, SslRequest, Startup
-from headrace.server.gate import Gate, Wire
+from headrace.server.gate import AccessGate, ClientSocket
 from headrace.server.guesses import Guesses
 from headrace.server.tls import Certificates, end_point
 from headrace.server.wire import cstring, int32, value
@@ -67,7 +67,7 @@ def served(database: Database) -> Iterator[Served]:
 
         def serve(rules: str, **options: Any) -> ServerThread:
             requires_tls = options.pop("requires_tls", False)
-            gate = Gate(lambda: Rules.parse(rules), ROLES.get, requires_tls=requires_tls)
+            gate = AccessGate(lambda: Rules.parse(rules), ROLES.get, requires_tls=requires_tls)
             return stack.enter_context(run_server_in_thread(database.session, gate=gate, **options))
 
         yield serve
@@ -119,8 +119,8 @@ def test_passwords_can_be_guessed_only_so_often(database: Database) -> None:
         assert answers(connect(server, password="open sesame"))
         settings[0] = Settings(auth_rules="host all all all trust", failed_logins_per_minute=1)
         assert answers(connect(server))
-    early, first = Gate(lambda: Rules.parse(SCRAM), ROLES.get, guesses=Guesses(lambda: 1)), "n,,n=anna,r=abc"
-    login = early.login("anna", "dev", Wire("10.0.0.1"))
+    early, first = AccessGate(lambda: Rules.parse(SCRAM), ROLES.get, guesses=Guesses(lambda: 1)), "n,,n=anna,r=abc"
+    login = early.login("anna", "dev", ClientSocket("10.0.0.1"))
     login.answer(b"SCRAM-SHA-256\0" + len(first).to_bytes(4, "big") + first.encode())
     early.guesses.note("10.0.0.1")
     with pytest.raises(HeadraceError, match="too many failed logins"):
@@ -158,8 +158,8 @@ def test_guesses_are_counted_by_address_for_a_minute() -> None:
 
 def test_who_does_not_exist_is_asked_the_same_by_every_server_and_after_a_restart() -> None:
     def asked(key: bytes) -> str:
-        gate = Gate(lambda: Rules.parse(SCRAM), ROLES.get, mock_key=key)
-        login = gate.login("nobody", "dev", Wire())
+        gate = AccessGate(lambda: Rules.parse(SCRAM), ROLES.get, mock_key=key)
+        login = gate.login("nobody", "dev", ClientSocket())
         login.answer(cstring("SCRAM-SHA-256") + value(b"n,,n=,r=a"))
         return login.to_send[0].encode().split(b",")[1].decode()
 
@@ -504,10 +504,10 @@ def test_lines_that_say_nothing_are_bounded(served: Served) -> None:
 class Line:
     """A connection whose bytes go nowhere."""
 
-    def __init__(self, rules: str, wire: Wire | None = None) -> None:
+    def __init__(self, rules: str, wire: ClientSocket | None = None) -> None:
         self.opened: list[str] = []
-        self.connection = Connection(self._open, 1, b"1234", gate=Gate(lambda: Rules.parse(rules), ROLES.get))
-        self.connection.wire = wire or Wire()
+        self.connection = Connection(self._open, 1, b"1234", gate=AccessGate(lambda: Rules.parse(rules), ROLES.get))
+        self.connection.wire = wire or ClientSocket()
 
     def _open(self, parameters: dict[str, str]) -> Any:
         self.opened.append(parameters["user"])
@@ -539,7 +539,7 @@ def test_no_way_in_but_the_proof(messages: list[Any]) -> None:
 
 
 def test_the_bound_mechanism_is_offered_where_it_can_be_had() -> None:
-    line = Line(SCRAM, Wire("127.0.0.1", True, None, b"hash"))
+    line = Line(SCRAM, ClientSocket("127.0.0.1", True, None, b"hash"))
     [asked] = line.say(ANNA)
     assert asked.mechanisms == ("SCRAM-SHA-256-PLUS", "SCRAM-SHA-256")
     [asked] = Line(SCRAM).say(ANNA)

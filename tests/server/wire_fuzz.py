@@ -47,7 +47,7 @@ from headrace.server.frontend import (
     Startup,
     Sync,
 )
-from headrace.server.gate import Gate
+from headrace.server.gate import AccessGate
 from headrace.server.wire import ProtocolViolation, cstring, value
 from headrace.session.access import Rules
 from headrace.session.roles import Role
@@ -157,7 +157,7 @@ def alone(seed: int) -> int:
     state, data, count = case(seed)
     database = Database()
     connection = Connection(
-        database.session, 7, b"abcd", gate=Gate(lambda: Rules.parse(RULES), ROLES.get)
+        database.session, 7, b"abcd", gate=AccessGate(lambda: Rules.parse(RULES), ROLES.get)
     )  # fmt: skip
     decoder, answers = FrontendDecoder(admitted=lambda: connection.admitted), BackendDecoder()
     said: list[Any] = []
@@ -201,7 +201,7 @@ def sockets(seeds: Iterator[int], messages: int) -> int:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
         pair = Authority(Path(folder)).pair("server")
         database = Database()
-        gate = Gate(lambda: Rules.parse(RULES), ROLES.get)
+        gate = AccessGate(lambda: Rules.parse(RULES), ROLES.get)
         server = stack.enter_context(
             run_server_in_thread(database.session, gate=gate, certificates=Certificates(pair.certificate, pair.key))
         )

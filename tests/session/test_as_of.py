@@ -13,7 +13,7 @@ from headrace.common.epoch import from_unix_ms
 from headrace.common.zones import Zone
 from headrace.errors import HeadraceError, InvalidParameter, NotSupported
 from headrace.session.execution.as_of import as_of_epoch, within_complete
-from headrace.session.names import Bound
+from headrace.session.names import BoundQuery
 from headrace.sql.parser import parse_query
 from headrace.sql.query import Query
 
@@ -35,7 +35,7 @@ class Parsed:
 def test_a_time_without_an_offset_is_one_of_the_sessions_zone() -> None:
     berlin = zones.zone_named("Europe/Berlin")
     moments = [
-        as_of_epoch(cast(Bound, Parsed(f"SELECT * FROM t FOR SYSTEM_TIME AS OF {time}", zone)), NOW_MS)
+        as_of_epoch(cast(BoundQuery, Parsed(f"SELECT * FROM t FOR SYSTEM_TIME AS OF {time}", zone)), NOW_MS)
         for zone, time in (
             (berlin, "'2026-03-30 14:00'"), (zones.UTC, "'2026-03-30 12:00'"), (berlin, "now() - interval '1 day'"),
             (berlin, "now() - interval '3 days'"), (zones.UTC, "'2026-03-28 13:00'"),
@@ -46,7 +46,7 @@ def test_a_time_without_an_offset_is_one_of_the_sessions_zone() -> None:
 
 def as_of(time: str, other: str = "") -> int | None:
     text = f"SELECT * FROM t FOR SYSTEM_TIME AS OF {time} AS x JOIN u {other} ON x.a = 1"
-    return as_of_epoch(cast(Bound, Parsed(text)), NOW_MS)
+    return as_of_epoch(cast(BoundQuery, Parsed(text)), NOW_MS)
 
 
 def last_of(*moment: int) -> int:
@@ -97,7 +97,7 @@ def test_several_times_in_one_query_are_refused() -> None:
 
 
 def test_a_query_without_a_time() -> None:
-    assert as_of_epoch(cast(Bound, Parsed("SELECT * FROM t")), NOW_MS) is None
+    assert as_of_epoch(cast(BoundQuery, Parsed("SELECT * FROM t")), NOW_MS) is None
 
 
 def test_the_past_since_the_last_write_is_as_it_was() -> None:

@@ -9,7 +9,7 @@ import pytest
 from py4j.protocol import Py4JNetworkError
 from pyspark.sql import SparkSession
 
-from headrace.plan.catalyst.running import Held
+from headrace.plan.catalyst.running import LeafHold
 from headrace.session.database import Database
 from headrace.session.held import HeldFrames
 from support import eventually
@@ -51,7 +51,10 @@ def test_what_is_held_goes_with_java_and_with_the_database() -> None:
 
     released: list[str] = []
     frames = HeldFrames()
-    frames._held += [(Held(Ended()), lambda: released.append("ended")), (Held(Here()), lambda: released.append("here"))]
+    frames._held += [
+        (LeafHold(Ended()), lambda: released.append("ended")),
+        (LeafHold(Here()), lambda: released.append("here")),
+    ]
     frames.look()
     assert released == ["ended"]
     frames.close()
@@ -80,7 +83,7 @@ def test_java_ends_while_snapshots_are_looked_at() -> None:
     frames, released = HeldFrames(), []
     first, second = Lost(), Lost()
     first.gone = False
-    frames._held = [(Held(first), lambda: released.append(1)), (Held(second), lambda: released.append(2))]
+    frames._held = [(LeafHold(first), lambda: released.append(1)), (LeafHold(second), lambda: released.append(2))]
     frames.look()
     assert released == [2]
     first.gone = True

@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 
 from headrace.errors import HeadraceError, JobFailed, OperationalError, QueryCanceled, ShuttingDown, SparkLost
-from headrace.session.keeper import Pace, SparkKeeper
+from headrace.session.keeper import KeeperPace, SparkKeeper
 from support import WAIT_S, eventually
 
-QUICK = Pace(look_s=0.001, dying_s=0.0, ready_s=WAIT_S, retry_s=1.0, retry_most_s=3.0)
+QUICK = KeeperPace(look_s=0.001, dying_s=0.0, ready_s=WAIT_S, retry_s=1.0, retry_most_s=3.0)
 
 
 class Scene:
     """A keeper of sessions that are named s0, s1 ..., and its coordinator: both note what they are asked for."""
 
     def __init__(
-        self, pace: Pace = QUICK, given: bool = False, coming: bool = False, held: bool = False,
+        self, pace: KeeperPace = QUICK, given: bool = False, coming: bool = False, held: bool = False,
         at_start: Callable[[], object] = lambda: None, at_planning: Callable[[], object] = lambda: None,
     ) -> None:  # fmt: skip
         """`coming`: there is no session yet. `held`: a pause ends with `go_on`."""
@@ -156,7 +156,7 @@ def test_the_order_of_things(make: Make) -> None:
 
 def test_whoever_meets_the_loss_first_finds_it_for_all(make: Make) -> None:
     """An epoch that fails does not wait for the next look; a running Spark is not lost."""
-    scene = make(Pace(look_s=WAIT_S, dying_s=0.0))
+    scene = make(KeeperPace(look_s=WAIT_S, dying_s=0.0))
     assert not scene.is_lost()
     scene.end()
     may_start = threading.Event()
@@ -277,7 +277,7 @@ def test_a_given_session_is_not_replaced(make: Make) -> None:
 
 def test_statements_wait_for_spark_only_so_long(make: Make) -> None:
     """A statement that is cancelled stops waiting, and so does one for which it takes too long."""
-    scene = make(Pace(look_s=0.001, dying_s=0.0, ready_s=0.0))
+    scene = make(KeeperPace(look_s=0.001, dying_s=0.0, ready_s=0.0))
     may_start = threading.Event()
     scene.at_start = lambda: may_start.wait(WAIT_S) and None
     scene.end()
@@ -295,7 +295,7 @@ def test_statements_wait_for_spark_only_so_long(make: Make) -> None:
 
 def test_errors_are_explained_by_the_loss_only_if_there_was_one(make: Make) -> None:
     """What a dying JVM makes of a statement is no fault of the statement; what else fails, is."""
-    scene = make(Pace(look_s=WAIT_S, dying_s=0.0))
+    scene = make(KeeperPace(look_s=WAIT_S, dying_s=0.0))
     began_on = scene.keeper.session
     failed, other = JobFailed("no answer"), SparkLost("no answer")
     assert scene.keeper.explained(failed, began_on) is failed
@@ -316,7 +316,7 @@ def test_errors_are_explained_by_the_loss_only_if_there_was_one(make: Make) -> N
 def test_the_first_spark_is_waited_for(make: Make) -> None:
     """Views are planned before statements go on; who waits for long is told so, once."""
     may_start, told = threading.Event(), list[str]()
-    pace = Pace(look_s=0.001, dying_s=0.0, ready_s=WAIT_S, notice_s=0.0)
+    pace = KeeperPace(look_s=0.001, dying_s=0.0, ready_s=WAIT_S, notice_s=0.0)
     scene = make(pace, coming=True, at_start=lambda: may_start.wait(WAIT_S))
     assert scene.keeper.session is None and not scene.is_lost()
 

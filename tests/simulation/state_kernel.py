@@ -15,7 +15,7 @@ from typing import Any
 from greenlet import greenlet
 
 from headrace.catalog.records import RunRecord, StateTableRecord, decode, encode
-from headrace.catalog.store import FORMAT_VERSION, Loaded, OutcomeUnknown, SequenceConflict, Writes, fenced
+from headrace.catalog.store import FORMAT_VERSION, OutcomeUnknown, SequenceConflict, StoredCatalog, Writes, fenced
 from headrace.errors import StorageError
 
 TRACE_LINES = 400
@@ -357,15 +357,15 @@ class MemoryStore:
 
     def open(
         self, format_version: int, migrations: object, *, initialize: bool = True, succeeding: int | None = None
-    ) -> Loaded:
+    ) -> StoredCatalog:
         self._durable.token += 1
         self._token = self._durable.token
         self._durable.config.setdefault("format_version", FORMAT_VERSION)
         return self.load(format_version)
 
-    def load(self, format_version: int) -> Loaded:
+    def load(self, format_version: int) -> StoredCatalog:
         rows = tuple((c, k, v) for (c, k), v in self._durable.records.items())
-        return Loaded(dict(self._durable.config), rows)
+        return StoredCatalog(dict(self._durable.config), rows)
 
     def sequence(self) -> int:
         self.verify()
@@ -396,10 +396,10 @@ class MemoryStore:
         config = {**(writes.config or {}), "sequence": expected_sequence + 1}
         self._durable.write(Writes(writes.puts, writes.deletes, config))
 
-    def peek(self) -> Loaded:
-        return Loaded(dict(self._durable.config), ())
+    def peek(self) -> StoredCatalog:
+        return StoredCatalog(dict(self._durable.config), ())
 
-    def replace(self, content: Loaded, token_floor: int) -> None:
+    def replace(self, content: StoredCatalog, token_floor: int) -> None:
         raise NotImplementedError("catalogs do not move in this simulation")
 
     def close(self) -> None:

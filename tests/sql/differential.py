@@ -30,7 +30,7 @@ from headrace.errors import HeadraceError
 from headrace.plan.failures import translate
 from headrace.session.engine import READING_CONF
 from headrace.sql.binder import types as t
-from headrace.sql.binder.bind import Known, bind_query
+from headrace.sql.binder.bind import BindingContext, bind_query
 from headrace.sql.binder.reading import NotBound
 from headrace.sql.binder.spark import spark_text
 from headrace.sql.binder.world import World
@@ -141,8 +141,8 @@ class Headrace:
         except HeadraceError as error:
             return Answer(error=error.sqlstate, message=error.message)
 
-    def _known(self) -> Known:
-        return Known(lambda name: TABLES.get(name.name), World(zone=self._zone))
+    def _known(self) -> BindingContext:
+        return BindingContext(lambda name: TABLES.get(name.name), World(zone=self._zone))
 
     def ask_together(self, queries: Sequence[str]) -> list[Answer]:
         """The answers to several queries by one job, which takes as long as one of them; their rows in any order."""

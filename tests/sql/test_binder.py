@@ -9,7 +9,7 @@ from binder_cases import VALUES
 from rendering import SCHEMA, T, rename, rendered
 
 from headrace.errors import HeadraceError, NotSupported
-from headrace.sql.binder.bind import Known, bind_query
+from headrace.sql.binder.bind import BindingContext, bind_query
 from headrace.sql.binder.reading import NotBound
 from headrace.sql.binder.tree import Values
 from headrace.sql.binder.way import parameter_types
@@ -101,7 +101,7 @@ def test_refused(query: str, state: str, message: str, position: int | None) -> 
 
 
 def bind(query: str) -> Any:
-    return bind_query(parse_statement(query), Known(lambda name: SCHEMA.get(TableName(None, name.name))))
+    return bind_query(parse_statement(query), BindingContext(lambda name: SCHEMA.get(TableName(None, name.name))))
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from differential_mixed import mixed
 from rendering import SCHEMA
 
 from headrace.errors import HeadraceError
-from headrace.sql.binder.bind import Known, bind_query
+from headrace.sql.binder.bind import BindingContext, bind_query
 from headrace.sql.binder.reading import NotBound
 from headrace.sql.binder.spark import spark_text
 from headrace.sql.postgres import parse_statement
@@ -43,7 +43,9 @@ QUOTED = re.compile(r"'(?:[^'\\]|\\.)*'|`(?:[^`]|``)*`", re.DOTALL)
 def tried(text: str) -> None:
     """What is written by the user, marked by `zq`, stands in quotes in Spark's text."""
     try:
-        found = spark_text(bind_query(parse_statement(text), Known(lambda n: SCHEMA.get(TableName(None, n.name)))), str)
+        found = spark_text(
+            bind_query(parse_statement(text), BindingContext(lambda n: SCHEMA.get(TableName(None, n.name)))), str
+        )
         assert "zq" not in QUOTED.sub("", found).lower(), found
         assert "--" not in QUOTED.sub("", found), found
     except NotBound:

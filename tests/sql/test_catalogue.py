@@ -10,7 +10,7 @@ import pytest
 from catalogue_examples import VALUES_OF, compared, flat, made_up
 
 from headrace.sql.binder import calls, overloads
-from headrace.sql.binder.bind import Known, bind_query
+from headrace.sql.binder.bind import BindingContext, bind_query
 from headrace.sql.binder.catalogue.aggregates import AGGREGATES, WINDOWS
 from headrace.sql.binder.catalogue.examples import (
     AGGREGATE_EXAMPLES,
@@ -102,7 +102,9 @@ def test_each_overload_has_an_example(monkeypatch: pytest.MonkeyPatch) -> None:
     for group in (EXAMPLES, OPERATOR_EXAMPLES, AGGREGATE_EXAMPLES, WINDOW_EXAMPLES):
         examples += flat(group)
     for example in examples:
-        bind_query(parse_statement(f"SELECT {example} FROM d"), Known(lambda name: differential.TABLES.get(name.name)))
+        bind_query(
+            parse_statement(f"SELECT {example} FROM d"), BindingContext(lambda name: differential.TABLES.get(name.name))
+        )
     without = [
         f"{name}({', '.join(entry.signature.arguments)})"
         for catalogue in (FUNCTIONS, OPERATORS, PREFIXES, AGGREGATES, WINDOWS)

@@ -18,7 +18,7 @@ from headrace.state import arrangement as arrangement_module
 from headrace.state import cursor as cursor_module
 from headrace.state import run as run_module
 from headrace.state.arrangement import Arrangement, slice_bounds, slice_of
-from headrace.state.cursor import Span
+from headrace.state.cursor import RowSpan
 from headrace.state.kernels import consolidate
 from headrace.state.kernels.equality import Ints
 from headrace.state.merge import choose_compaction, least_runs, merge
@@ -345,7 +345,7 @@ def test_the_lowest_key_is_found_without_a_look_at_every_entry_of_the_index(
     refs = [keys_run(tmp_path, f"{i}.run", [(k, 1) for k in range(i, 40_000, 2)]) for i in range(2)]
     looked: list[int] = []
 
-    def counted_points(span: Span) -> Ints:
+    def counted_points(span: RowSpan) -> Ints:
         points = index_points(span)
         looked.append(len(points))
         return points

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from headrace.errors import InvalidParameter
 from headrace.state import changelog as changelog_module
 from headrace.state import run as run_module
-from headrace.state.changelog import OPERATIONS, ChangeReader, Piece, Place, Position, beginning_of
+from headrace.state.changelog import OPERATIONS, ChangePiece, ChangeReader, LogPosition, RowPlace, beginning_of
 from headrace.state.run import Section, write_run
 from headrace.state.schema import TableSchema
 
@@ -37,7 +37,7 @@ def _small_pieces() -> Iterator[None]:
         yield
 
 
-def given_out(piece: Piece, low: int, high: int) -> list[Change]:
+def given_out(piece: ChangePiece, low: int, high: int) -> list[Change]:
     found = []
     for i in piece.places(low, high).tolist():
         row = piece.rows.slice(i, 1).to_pylist()[0]
@@ -46,7 +46,7 @@ def given_out(piece: Piece, low: int, high: int) -> list[Change]:
     return found
 
 
-def read_all(model: Model, unique: bool, position: Position, up_to: int) -> list[Change]:
+def read_all(model: Model, unique: bool, position: LogPosition, up_to: int) -> list[Change]:
     reader, found = ChangeReader(SCHEMA, unique), []
     while True:
         piece = reader.read(model.refs, model.root, position, up_to)
@@ -66,7 +66,7 @@ class Interrupted:
     found: list[Change] = field(default_factory=list)
 
     def read(self, up_to: int, most: int, parts: int) -> bool:
-        position = Position.parse(self.text)
+        position = LogPosition.parse(self.text)
         piece = ChangeReader(SCHEMA, self.unique).read(self.model.refs, self.model.root, position, up_to)
         low = 0
         for _ in range(parts):
@@ -74,12 +74,12 @@ class Interrupted:
             self.found += given_out(piece, low, high)
             low = high
         self.text = str(piece.position(low) if low else piece.after if not len(piece) else position)
-        now = Position.parse(self.text)
+        now = LogPosition.parse(self.text)
         return not now.within and now.epoch >= up_to
 
     @property
     def needs(self) -> int:
-        return Position.parse(self.text).after
+        return LogPosition.parse(self.text).after
 
 
 IDS = st.integers(0, 9)
@@ -155,7 +155,7 @@ def check(model: Model, reader: Interrupted, unique: bool, full: bool, last: int
     assert [e for e, _, _ in reader.found] == sorted(e for e, _, _ in reader.found)
     # In one order, without anything that cancels out, at whatever place the reader has stopped.
     if reader.model.safe <= start:
-        whole = read_all(model, unique, beginning_of(1) if full else Position(0), last)
+        whole = read_all(model, unique, beginning_of(1) if full else LogPosition(0), last)
         assert whole == reader.found
     for epoch in found:
         check_operations([c for c in reader.found if c[0] == epoch], unique)
@@ -181,10 +181,10 @@ def check_operations(changes: list[Change], unique: bool) -> None:
 def test_a_row_that_is_there_many_times_is_given_in_parts(tmp_path: Path) -> None:
     model = Model(tmp_path)
     model.write([((1, "a"), 10**9), ((2, "b"), 1)], 1, 1)
-    piece = ChangeReader(SCHEMA, False).read(model.refs, model.root, Position(0), 1)
+    piece = ChangeReader(SCHEMA, False).read(model.refs, model.root, LogPosition(0), 1)
     assert len(piece) == 10**9 + 1 and piece.most(100) <= 100
     position = piece.position(3)
-    again = ChangeReader(SCHEMA, False).read(model.refs, model.root, Position.parse(str(position)), 1)
+    again = ChangeReader(SCHEMA, False).read(model.refs, model.root, LogPosition.parse(str(position)), 1)
     assert len(again) == len(piece) - 3
     assert str(again.position(2)) == str(piece.position(5))
 
@@ -193,23 +193,24 @@ def test_what_is_quiet_costs_nothing(tmp_path: Path) -> None:
     model = Model(tmp_path)
     model.write([((1, "a"), 1)], 5, 1)
     reader = ChangeReader(SCHEMA, False)
-    piece = reader.read([], model.root, Position(5), 90)
-    assert not len(piece) and piece.after == Position(90)
-    piece = reader.read(model.refs, model.root, Position(0), 90)
-    assert len(piece) == 1 and piece.after == Position(90)
+    piece = reader.read([], model.root, LogPosition(5), 90)
+    assert not len(piece) and piece.after == LogPosition(90)
+    piece = reader.read(model.refs, model.root, LogPosition(0), 90)
+    assert len(piece) == 1 and piece.after == LogPosition(90)
 
 
 @pytest.mark.parametrize("position", [
-    Position(7), Position(7, Place(1, -5, 3)), beginning_of(9), Position(2**63 - 1, Place(0, 2**63 - 1, 0)),
+    LogPosition(7), LogPosition(7, RowPlace(1, -5, 3)), beginning_of(9),
+    LogPosition(2**63 - 1, RowPlace(0, 2**63 - 1, 0)),
 ])  # fmt: skip
-def test_a_position_is_a_text(position: Position) -> None:
-    assert Position.parse(str(position)) == position
+def test_a_position_is_a_text(position: LogPosition) -> None:
+    assert LogPosition.parse(str(position)) == position
 
 
 @pytest.mark.parametrize("text", ["", "x", "-1", "1.2", "1.2.3.4", "1.0.0.-1", "full:1", "1.0.9223372036854775808.0"])
 def test_other_texts_are_none(text: str) -> None:
     with pytest.raises(InvalidParameter):
-        Position.parse(text)
+        LogPosition.parse(text)
 
 
 def test_pieces_are_bounded_whatever_the_backlog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,7 +226,7 @@ def test_pieces_are_bounded_whatever_the_backlog(tmp_path: Path, monkeypatch: py
     counted: list[Any] = []
     count = changelog_module._epochs_in
     monkeypatch.setattr(changelog_module, "_epochs_in", lambda *given: counted.append(1) or count(*given))
-    reader, position, found, pieces = ChangeReader(SCHEMA, False), Position(0), 0, 0
+    reader, position, found, pieces = ChangeReader(SCHEMA, False), LogPosition(0), 0, 0
     while position.within or position.epoch <= last:
         piece = reader.read(model.refs, tmp_path, position, last + 1)
         assert piece.rows.num_rows <= 100 or 60 in piece.epochs  # of which a fifth has one `__k`
@@ -244,11 +245,11 @@ def test_an_epoch_that_is_larger_than_a_piece_is_read_by_keys(tmp_path: Path, mo
         arrays = [pa.array(keys[part]), pa.array(ids[part]), pa.array(np.where(ids[part] % 3 == 0, -1, 1))]
         batch = pa.RecordBatch.from_arrays(arrays, schema=schema.arrow())
         refs += write_run(tmp_path, str(name), [Section(1, schema, [batch], 7)], fsync=False)
-    position, flat = Position(3), []
+    position, flat = LogPosition(3), []
     while position.within or position.epoch < 9:
         piece = ChangeReader(schema, False).read(refs, tmp_path, position, 9)
         assert piece.rows.num_rows <= 60
         flat += piece.rows.column("id").to_pylist()
-        position = Position.parse(str(piece.after))
+        position = LogPosition.parse(str(piece.after))
     gone, come = [i for i in flat if i % 3 == 0], [i for i in flat if i % 3]
     assert flat == gone + come and gone == sorted(gone) and come == sorted(come) and len(flat) == 1_000

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from headrace.errors import NumericOutOfRange
 from headrace.state.kernels import consolidate
-from headrace.state.kernels.order_code import SortKey, counted_units, order_codes, useful
+from headrace.state.kernels.order_code import OrderColumn, counted_units, order_codes, useful
 from headrace.state.schema import TableSchema
 
 WIDE = 10**37
@@ -77,7 +77,7 @@ def _compare(columns: list[tuple[str, bool, bool]], x: tuple[Any, ...], y: tuple
 def test_codes_are_in_order(table: tuple[Any, Any], skip: int) -> None:
     columns, rows = table
     arrays = [pa.array([r[i] for r in rows], TYPES[name][0]) for i, (name, _, _) in enumerate(columns)]
-    keys = [SortKey(descending, nulls_first) for _, descending, nulls_first in columns]
+    keys = [OrderColumn(descending, nulls_first) for _, descending, nulls_first in columns]
     codes = order_codes(arrays, keys)
     ranked = sorted(range(len(rows)), key=cmp_to_key(lambda i, j: _compare(columns, rows[i], rows[j])))
     assert codes[ranked].tolist() == sorted(codes.tolist())
@@ -97,7 +97,7 @@ def test_codes_are_in_order(table: tuple[Any, Any], skip: int) -> None:
 def test_codes_of_values_without_null_are_exact(name: str, descending: bool, data: Any) -> None:
     kind, values = TYPES[name]
     a, b = data.draw(values), data.draw(values)
-    first, second = order_codes([pa.array([a, b], kind)], [SortKey(descending, None)]).tolist()
+    first, second = order_codes([pa.array([a, b], kind)], [OrderColumn(descending, None)]).tolist()
     assert (first == second) == (_key(a) == _key(b))
 
 

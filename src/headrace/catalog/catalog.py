@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 
 from headrace.catalog.edits import NEXT_ID_KEY, SEQUENCE_KEY, Edit, plan_change
-from headrace.catalog.marks import Place
+from headrace.catalog.marks import CatalogPlace
 from headrace.catalog.moving import Places, find_truth, open_truth
 from headrace.catalog.places import DEFAULTS, PlaceOptions, canonical, open_store, peek
 from headrace.catalog.records import decode
@@ -20,9 +20,9 @@ from headrace.catalog.store import (
     MIGRATIONS,
     PLACE,
     CatalogStore,
-    Loaded,
     Migration,
     OutcomeUnknown,
+    StoredCatalog,
     Writes,
 )
 from headrace.common.clock import Clock, SystemClock
@@ -41,7 +41,7 @@ class Catalog:
     `StorageError` when the backend fails or the handle is closed.
     """
 
-    def __init__(self, store: CatalogStore, loaded: Loaded, *, read_only: bool, clock: Clock):
+    def __init__(self, store: CatalogStore, loaded: StoredCatalog, *, read_only: bool, clock: Clock):
         self._store = store
         self._read_only = read_only
         self._clock = clock
@@ -51,7 +51,7 @@ class Catalog:
         self._content = CatalogState(records, loaded.config)
         """Changed in place, by `_apply` alone; nobody else ever sees it."""
         self._state = self._content.snapshot()
-        self.origins = Place.of(store.name, loaded).origins
+        self.origins = CatalogPlace.of(store.name, loaded).origins
         """The places from which it has moved here, as `place` calls them."""
         self._writing = threading.Lock()
         self._image = threading.RLock()
@@ -95,7 +95,7 @@ class Catalog:
         """
         try:
             loaded = store.load(format_version) if read_only else store.open(format_version, migrations)
-            Place.of(store.name, loaded).require_truth()
+            CatalogPlace.of(store.name, loaded).require_truth()
             return cls(store, loaded, read_only=read_only, clock=clock or SystemClock())
         except BaseException:
             store.close()

@@ -18,9 +18,9 @@ from typing import Final, Protocol
 
 from headrace.catalog.catalog import Catalog
 from headrace.catalog.edits import FENCING_KEY, SEQUENCE_KEY
-from headrace.catalog.journal import Batch, Replay
+from headrace.catalog.journal import Batch, JournalReplay
 from headrace.catalog.log_store import LogStore
-from headrace.catalog.marks import NotTheTruth, Place
+from headrace.catalog.marks import CatalogPlace, NotTheTruth
 from headrace.catalog.moving import Places, find_truth
 from headrace.catalog.places import canonical
 from headrace.catalog.records import decode, parse_key
@@ -32,8 +32,8 @@ from headrace.catalog.store import (
     MIGRATIONS,
     PLACE,
     CatalogStore,
-    Loaded,
     Row,
+    StoredCatalog,
     Writes,
     check_format,
     describe_owner,
@@ -53,7 +53,7 @@ def difference(before: Rows, after: Rows) -> Writes:
 class Follower(Protocol):
     """Reads what another opener commits. Calls are made by one thread at a time."""
 
-    def start(self) -> Loaded:
+    def start(self) -> StoredCatalog:
         """Everything as of now. Raises `StorageError` where there is no catalog."""
         ...
 
@@ -76,11 +76,11 @@ class StashFollower:
         self._known: dict[tuple[str, str], int] = {}
         """The hashes of all values, which tell what has changed."""
 
-    def start(self) -> Loaded:
+    def start(self) -> StoredCatalog:
         """See `Follower`."""
         return self._load()
 
-    def _load(self) -> Loaded:
+    def _load(self) -> StoredCatalog:
         loaded = self._store.load(FORMAT_VERSION)
         self._config = dict(loaded.config)
         self._known = {(c, k): hash(v) for c, k, v in loaded.rows}
@@ -110,11 +110,11 @@ class LogFollower:
 
     def __init__(self, store: LogStore) -> None:
         self._store = store
-        self._log = Replay()
+        self._log = JournalReplay()
         self._torn = False
         """Whether the next batch cannot be taken in: all is to be read anew."""
 
-    def start(self) -> Loaded:
+    def start(self) -> StoredCatalog:
         """See `Follower`."""
         self._log = self._store.read_log()
         if self._log.last is None:
@@ -279,7 +279,7 @@ class FollowedCatalog(Catalog):
         store = self._places.store(at)
         try:
             loaded = store.open(FORMAT_VERSION, MIGRATIONS, succeeding=self.followed_token)
-            Place.of(store.name, loaded).require_truth()
+            CatalogPlace.of(store.name, loaded).require_truth()
             if self._shadow is not None:
                 store = ShadowStore(store, self._places.store(canonical(self._shadow)), at, self._told)
                 store.begin(loaded)
@@ -289,18 +289,18 @@ class FollowedCatalog(Catalog):
         content = _content_of(loaded)
         with self._writing, self._image:
             old, self._store = self._store, store
-            self._content, self.origins = content, Place.of(store.name, loaded).origins
+            self._content, self.origins = content, CatalogPlace.of(store.name, loaded).origins
             self._state = content.snapshot()
             self._read_only = False
         old.close()
 
-    def _follow(self, at: str) -> tuple[CatalogStore, Follower, Loaded]:
+    def _follow(self, at: str) -> tuple[CatalogStore, Follower, StoredCatalog]:
         store = self._places.store(at, read_only=True)
         try:
             follower = follower_of(store)
             loaded = follower.start()
             check_format(loaded.config.get("format_version"), FORMAT_VERSION)
-            Place.of(store.name, loaded).require_truth()
+            CatalogPlace.of(store.name, loaded).require_truth()
             return store, follower, loaded
         except BaseException:
             store.close()
@@ -308,7 +308,7 @@ class FollowedCatalog(Catalog):
 
     def _require_truth(self, config: dict[str, int]) -> None:
         rows: tuple[Row, ...] = tuple((c, k, v) for (c, k), v in self._place_rows.items())
-        Place.of(self._store.name, Loaded(config, rows)).require_truth()
+        CatalogPlace.of(self._store.name, StoredCatalog(config, rows)).require_truth()
 
     def _show(self, found: Refreshed, taken: Callable[[Refreshed, CatalogState], None]) -> Refreshed:
         state = self._content.snapshot()
@@ -330,14 +330,14 @@ class FollowedCatalog(Catalog):
         self._follower, self._place_rows, self._lost = follower, _place_rows(loaded.rows), False
         with self._image:
             old, self._store = self._store, store
-            self._content, self.origins = content, Place.of(store.name, loaded).origins
+            self._content, self.origins = content, CatalogPlace.of(store.name, loaded).origins
             found = Refreshed(Change(tuple(content.records()), (), dict(loaded.config)), True)
             self._show(found, taken)
         old.close()
         return found
 
 
-def _content_of(loaded: Loaded) -> CatalogState:
+def _content_of(loaded: StoredCatalog) -> CatalogState:
     records = loaded.records
     if records is None:
         records = tuple(decode(*row) for row in loaded.rows if row[0] != PLACE)

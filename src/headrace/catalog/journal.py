@@ -16,7 +16,7 @@ from typing import Any, Final, Literal
 
 import pyarrow as pa
 
-from headrace.catalog.store import Loaded, Writes
+from headrace.catalog.store import StoredCatalog, Writes
 from headrace.errors import CorruptObject, OperationalError
 
 LOG: Final = "log"
@@ -146,7 +146,7 @@ def decode_batch(name: str, data: bytes) -> Batch:
 
 
 @dataclass
-class Replay:
+class JournalReplay:
     """Where the log ends as far as it is known, and what it holds up to there."""
 
     last: Position | None = None
@@ -203,10 +203,10 @@ class Replay:
         for collection, key, value in writes.puts:
             self.rows[collection, key] = value
 
-    def loaded(self) -> Loaded:
+    def loaded(self) -> StoredCatalog:
         """The content that the log comes to."""
         rows = self.rows or {}
-        return Loaded(dict(self.config), tuple((c, k, v) for (c, k), v in rows.items()))
+        return StoredCatalog(dict(self.config), tuple((c, k, v) for (c, k), v in rows.items()))
 
     def rollup(self) -> Batch:
         """The rollup of all that has been taken in."""

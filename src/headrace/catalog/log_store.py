@@ -27,9 +27,9 @@ from headrace.catalog.journal import (
     LOG,
     ROLLUPS,
     Batch,
+    JournalReplay,
     Kind,
     Position,
-    Replay,
     RollupPolicy,
     batch_name,
     batch_position,
@@ -43,9 +43,9 @@ from headrace.catalog.records import Record
 from headrace.catalog.store import (
     OWNER,
     PLACE,
-    Loaded,
     Migration,
     SequenceConflict,
+    StoredCatalog,
     Writes,
     check_format,
     check_succession,
@@ -110,7 +110,7 @@ class LogStore:
         self._token: int | None = None
         self._shut_out: Fenced | None = None
         self._closed = False
-        self._log = Replay()
+        self._log = JournalReplay()
         """Where this handle's log ends; its rows only while it opens."""
         self._undecided: dict[str, Batch] = {}
         """By checksum: batches for the next name of which it is not known whether they are there."""
@@ -148,7 +148,7 @@ class LogStore:
         *,
         initialize: bool = True,
         succeeding: int | None = None,
-    ) -> Loaded:
+    ) -> StoredCatalog:
         """Shut out every earlier opener, then initialise or migrate, then load everything."""
         with self._lock:
             self._check_usable()
@@ -199,7 +199,7 @@ class LogStore:
         self._log, self._token = log, token
         return known if same else None
 
-    def _behind(self, log: Replay) -> Replay:
+    def _behind(self, log: JournalReplay) -> JournalReplay:
         """The log with the batches that have come since; read anew where the next one does not tell."""
         try:
             log.advance(self._read(log.next))
@@ -223,7 +223,7 @@ class LogStore:
 
     # ---- reading
 
-    def load(self, format_version: int) -> Loaded:
+    def load(self, format_version: int) -> StoredCatalog:
         """Reads the whole content as of one moment."""
         with self._lock:
             self._check_usable()
@@ -237,7 +237,7 @@ class LogStore:
         check_format(log.config.get(FORMAT_VERSION_KEY), format_version)
         return log.loaded()
 
-    def read_log(self) -> Replay:
+    def read_log(self) -> JournalReplay:
         """The whole log as of now, for who follows it: shuts out nobody. Raises `StorageError`."""
         self._check_open()
         return self._read_all()
@@ -271,11 +271,11 @@ class LogStore:
         if self._options.monotonic_s() >= self._trusted_until_s:
             self._look()
 
-    def peek(self) -> Loaded:
+    def peek(self) -> StoredCatalog:
         """The config collection and the rows of `PLACE`, without opening; both empty if there is no catalog."""
         self._check_open()
         loaded = self._read_all().loaded()
-        return Loaded(loaded.config, tuple(row for row in loaded.rows if row[0] == PLACE))
+        return StoredCatalog(loaded.config, tuple(row for row in loaded.rows if row[0] == PLACE))
 
     def _look(self) -> None:
         """See whether the next name is taken by an opener. Asks for it without the lock: a commit may be under way."""
@@ -335,7 +335,7 @@ class LogStore:
     def _landed(self, expected_sequence: int, error: HeadraceError) -> bool:
         return landed(self._name, self.sequence, expected_sequence, error)
 
-    def replace(self, content: Loaded, token_floor: int) -> None:
+    def replace(self, content: StoredCatalog, token_floor: int) -> None:
         """Make the content exactly this, in one step; then the fencing token of this handle is above `token_floor`."""
         with self._lock:
             self._check_usable()
@@ -384,7 +384,9 @@ class LogStore:
         self._log.advance(batch)
         self._undecided.clear()
 
-    def _batch(self, log: Replay, kind: Kind, writes: Writes, *, reset: bool = False, lease_ms: int = 0) -> Batch:
+    def _batch(
+        self, log: JournalReplay, kind: Kind, writes: Writes, *, reset: bool = False, lease_ms: int = 0
+    ) -> Batch:
         batch = Batch(kind, log.next, log.before, writes, reset, lease_ms, nonce=secrets.token_hex(8))
         return encode_batch(batch)
 
@@ -403,7 +405,7 @@ class LogStore:
 
     # ---- the log
 
-    def _read_all(self) -> Replay:
+    def _read_all(self) -> JournalReplay:
         """Everything that there is. Raises `CorruptObject` for what is no catalog, or not all of one."""
         missing: Exception | None = None
         for _ in range(_READ_ATTEMPTS):
@@ -416,8 +418,8 @@ class LogStore:
             hint="nothing was changed; restore what is missing from a backup",
         )
 
-    def _read_log(self) -> Replay:
-        log, rollups = Replay(), self._rollups()
+    def _read_log(self) -> JournalReplay:
+        log, rollups = JournalReplay(), self._rollups()
         first = log.next
         if rollups:
             first, name = rollups[-1], rollup_name(rollups[-1])
@@ -461,7 +463,7 @@ class LogStore:
         self._shut_out = fenced(self._token or 0, token, owners[0] if owners else None)
         return self._shut_out
 
-    def _fenced_by(self, log: Replay) -> Fenced:
+    def _fenced_by(self, log: JournalReplay) -> Fenced:
         owner = (log.rows or {}).get((PLACE, OWNER))
         self._shut_out = fenced(self._token or 0, log.config.get(FENCING_KEY, 0), owner)
         return self._shut_out

@@ -20,7 +20,7 @@ from headrace.catalog.edits import (
     SEQUENCE_KEY,
     TOMBSTONE_KEY,
 )
-from headrace.catalog.store import OWNER, PLACE, Loaded, Row, Writes
+from headrace.catalog.store import OWNER, PLACE, Row, StoredCatalog, Writes
 from headrace.errors import CorruptObject, OperationalError
 
 MOVED: Final = "moved"
@@ -66,7 +66,7 @@ class NotTheTruth(OperationalError):
 
 
 @dataclass(frozen=True)
-class Place:
+class CatalogPlace:
     """What `peek` learns of a place without opening its catalog."""
 
     name: str
@@ -86,7 +86,7 @@ class Place:
         return self.format_version == 0
 
     @classmethod
-    def of(cls, name: str, loaded: Loaded) -> Place:
+    def of(cls, name: str, loaded: StoredCatalog) -> CatalogPlace:
         """Read the marks. Raises `CorruptObject` for marks that cannot be read or contradict the tombstone."""
         rows = {key: value for collection, key, value in loaded.rows if collection == PLACE}
         config = loaded.config
@@ -117,17 +117,17 @@ class Place:
             raise NotTheTruth(self.name, self.copy.source, f"it is a copy of the one in {self.copy.source}")
 
 
-def was_moved_by(copy: Copy, source: Place) -> bool:
+def was_moved_by(copy: Copy, source: CatalogPlace) -> bool:
     """Whether the place that a copy was made of has been left for that copy."""
     return source.moved is not None and source.moved.move == copy.move
 
 
-def copied(content: Loaded, mark: Copy, origins: Sequence[str] = ()) -> Loaded:
+def copied(content: StoredCatalog, mark: Copy, origins: Sequence[str] = ()) -> StoredCatalog:
     """What a place gets that a catalog is copied to: all of the content, the marks of its own."""
     config = {k: v for k, v in content.config.items() if k not in (FENCING_KEY, TOMBSTONE_KEY)}
     rows = (row for row in content.rows if row[0] != PLACE)
     came_from = (PLACE, ORIGINS, json.dumps(list(origins)[-_KEPT_ORIGINS:]))
-    return Loaded(config, (*rows, _row(COPY, mark), came_from))
+    return StoredCatalog(config, (*rows, _row(COPY, mark), came_from))
 
 
 def leaving(mark: Moved) -> Writes:

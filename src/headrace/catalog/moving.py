@@ -23,14 +23,14 @@ from pathlib import Path
 from typing import Final
 
 from headrace.catalog.edits import SEQUENCE_KEY
-from headrace.catalog.marks import Copy, Moved, Place, arriving, copied, leaving, was_moved_by
+from headrace.catalog.marks import CatalogPlace, Copy, Moved, arriving, copied, leaving, was_moved_by
 from headrace.catalog.places import DEFAULTS, PlaceOptions, canonical, open_store, peek
 from headrace.catalog.store import (
     FORMAT_VERSION,
     MIGRATIONS,
     PLACE,
     CatalogStore,
-    Loaded,
+    StoredCatalog,
     check_format,
     check_generation,
 )
@@ -70,12 +70,12 @@ class Places:
             return self.open_store(location)
         return open_store(location, self.options, read_only=read_only)
 
-    def peek(self, stored: str) -> Place:
+    def peek(self, stored: str) -> CatalogPlace:
         """What a place says of itself; asks it without opening it."""
         location = self.locations.get(stored, stored)
         try:
             found = peek(location, self.options) if self.open_store is None else self.open_store(location).peek()
-            return Place.of(stored, found)
+            return CatalogPlace.of(stored, found)
         except StorageError as error:
             kind = CorruptObject if isinstance(error, CorruptObject) else StorageError
             raise kind(
@@ -116,14 +116,14 @@ def find_truth(at: str, places: Places, told: Told = _nobody) -> str:
         here = there
 
 
-def _note(told: Told, here: Place, following: str, why: str) -> None:
+def _note(told: Told, here: CatalogPlace, following: str, why: str) -> None:
     if why == "has moved":
         told(f"the catalog in {here.name} has moved to {following}, which is used")
     else:
         told(f"the catalog in {here.name} is an unfinished copy of the one in {following}, which is used")
 
 
-def open_truth(at: str, places: Places, told: Told = _nobody) -> tuple[CatalogStore, Loaded]:
+def open_truth(at: str, places: Places, told: Told = _nobody) -> tuple[CatalogStore, StoredCatalog]:
     """Open the catalog that is, or was, in `at`, wherever it is now.
 
     Raises as `find_truth` and `CatalogStore.open` do.
@@ -135,7 +135,7 @@ def open_truth(at: str, places: Places, told: Told = _nobody) -> tuple[CatalogSt
             loaded = store.open(FORMAT_VERSION, MIGRATIONS)
             if _arrived(store, loaded, at, places, told):
                 return store, store.load(FORMAT_VERSION)
-            if Place.of(at, loaded).is_true:
+            if CatalogPlace.of(at, loaded).is_true:
                 return store, loaded
         except BaseException:
             store.close()
@@ -144,9 +144,9 @@ def open_truth(at: str, places: Places, told: Told = _nobody) -> tuple[CatalogSt
     raise OperationalError(f"the catalog in {at} is being moved again and again")
 
 
-def _arrived(store: CatalogStore, loaded: Loaded, at: str, places: Places, told: Told) -> bool:
+def _arrived(store: CatalogStore, loaded: StoredCatalog, at: str, places: Places, told: Told) -> bool:
     """Whether the last step of a move that was cut short had to be done."""
-    place = Place.of(at, loaded)
+    place = CatalogPlace.of(at, loaded)
     if place.moved is not None or place.copy is None or not was_moved_by(place.copy, places.peek(place.copy.source)):
         return False
     _arrive(store, loaded)
@@ -154,12 +154,12 @@ def _arrived(store: CatalogStore, loaded: Loaded, at: str, places: Places, told:
     return True
 
 
-def _arrive(store: CatalogStore, loaded: Loaded) -> None:
+def _arrive(store: CatalogStore, loaded: StoredCatalog) -> None:
     store.append(arriving(), loaded.config.get(SEQUENCE_KEY, 0))
 
 
 @dataclass(frozen=True)
-class Report:
+class MoveReport:
     """The outcome of a move; of a dry run, the outcome that it would have."""
 
     source: str
@@ -171,7 +171,7 @@ class Report:
 
 def move(
     source: str, target: str, places: Places, *, told: Told = _nobody, overwrite: bool = False, dry_run: bool = False
-) -> Report:
+) -> MoveReport:
     """Move the catalog that is in `source`, or wherever it has gone from there, to `target`; stored spellings.
 
     Raises `InvalidParameter` if the target holds another database and `overwrite` is not set; `Fenced` if somebody else
@@ -186,7 +186,7 @@ def move(
         check_generation(place.generation, places.options.generation)
     _check_target(here, there, overwrite)
     if dry_run:
-        return Report(source, target, _count(places, source), True)
+        return MoveReport(source, target, _count(places, source), True)
     with ExitStack() as closing:
         stores = [places.store(source), places.store(target)]
         for store in stores:
@@ -194,15 +194,15 @@ def move(
         return _move(source, target, stores[0], stores[1], places, told, overwrite)
 
 
-def _finish(at: str, places: Places, told: Told) -> Report:
+def _finish(at: str, places: Places, told: Told) -> MoveReport:
     """The catalog is there already; what a crash may have left of the move is the last step."""
     if places.peek(at).copy is not None:
         store, _ = open_truth(at, places, told)
         store.close()
-    return Report(at, at, 0, False)
+    return MoveReport(at, at, 0, False)
 
 
-def _check_target(here: Place, there: Place, overwrite: bool) -> None:
+def _check_target(here: CatalogPlace, there: CatalogPlace, overwrite: bool) -> None:
     if there.is_empty or overwrite:
         return
     if there.database_id != here.database_id:
@@ -225,19 +225,19 @@ def _count(places: Places, at: str) -> int:
         store.close()
 
 
-def _records(loaded: Loaded) -> int:
+def _records(loaded: StoredCatalog) -> int:
     return sum(row[0] != PLACE for row in loaded.rows)
 
 
 def _move(
     source: str, target: str, old: CatalogStore, new: CatalogStore, places: Places, told: Told, overwrite: bool
-) -> Report:
+) -> MoveReport:
     told(f"opening {source}")
     content = old.open(FORMAT_VERSION, MIGRATIONS)
-    here = Place.of(source, content)
+    here = CatalogPlace.of(source, content)
     fault_point("catalog.move.opened")
     told(f"opening {target}")
-    before = Place.of(target, new.open(FORMAT_VERSION, MIGRATIONS, initialize=False))
+    before = CatalogPlace.of(target, new.open(FORMAT_VERSION, MIGRATIONS, initialize=False))
     # What tells that the source is the truth may be in the target, which is about to lose it.
     if not _arrived(old, content, source, places, told):
         here.require_truth()
@@ -256,10 +256,10 @@ def _move(
     with suppress(StorageError, Fenced):  # whoever opens it finds that out, and does it
         _arrive(new, content)
     told(f"the catalog is in {target} now")
-    return Report(source, target, number, True)
+    return MoveReport(source, target, number, True)
 
 
-def _check_copy(content: Loaded, new: CatalogStore) -> None:
+def _check_copy(content: StoredCatalog, new: CatalogStore) -> None:
     """Read back what was written, before it is trusted."""
     found = new.load(FORMAT_VERSION)
     wanted = {row for row in content.rows if row[0] != PLACE}
@@ -267,7 +267,7 @@ def _check_copy(content: Loaded, new: CatalogStore) -> None:
         raise StorageError(f"the copy in {new.name} is not what was written", hint="nothing has moved")
 
 
-def make_true(at: str, places: Places, told: Told = _nobody) -> Place:
+def make_true(at: str, places: Places, told: Told = _nobody) -> CatalogPlace:
     """Use what a place holds as the catalog, though another one may be in use: for when that is lost for good.
 
     Says what that means; returns what the place said before. Raises `Fenced`, `StorageError`, and `OperationalError` if

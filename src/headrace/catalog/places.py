@@ -14,7 +14,7 @@ from sqlalchemy.exc import ArgumentError
 from headrace.catalog.directory import Directory
 from headrace.catalog.log_store import LogOptions, LogStore
 from headrace.catalog.stash import StashStore, server_engine, sqlite_engine
-from headrace.catalog.store import CatalogStore, Loaded
+from headrace.catalog.store import CatalogStore, StoredCatalog
 from headrace.errors import InvalidParameter, StorageError
 from headrace.state.iopool import IoPool, RetryPolicy
 from headrace.state.objects import prepare_directory
@@ -72,11 +72,11 @@ def open_store(location: str | Path, options: PlaceOptions = DEFAULTS, *, read_o
     raise InvalidParameter(f'no catalog backend for "{shown(text)}"', hint=KINDS)
 
 
-def peek(location: str | Path, options: PlaceOptions = DEFAULTS) -> Loaded:
+def peek(location: str | Path, options: PlaceOptions = DEFAULTS) -> StoredCatalog:
     """The config collection, and what is said about the place, without opening: both empty if there is no catalog."""
     text = str(location)
     if ("://" not in text or text.startswith("sqlite:")) and not _sqlite_path(text).exists():
-        return Loaded({}, ())
+        return StoredCatalog({}, ())
     store = open_store(location, options, read_only=True)
     try:
         return store.peek()

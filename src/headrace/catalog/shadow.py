@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from headrace.catalog.edits import FENCING_KEY, SEQUENCE_KEY, TOMBSTONE_KEY
-from headrace.catalog.marks import Copy, Place, copied
-from headrace.catalog.store import FORMAT_VERSION, PLACE, CatalogStore, Loaded, Migration, Writes, check_format
+from headrace.catalog.marks import CatalogPlace, Copy, copied
+from headrace.catalog.store import FORMAT_VERSION, PLACE, CatalogStore, Migration, StoredCatalog, Writes, check_format
 from headrace.errors import HeadraceError, OperationalError
 
 SHADOW: Final = "shadow"
@@ -43,7 +43,7 @@ class ShadowReport:
     """Why the shadow is not written to at present; empty if it is."""
 
 
-def differences(live: Loaded, shadow: Loaded) -> list[str]:
+def differences(live: StoredCatalog, shadow: StoredCatalog) -> list[str]:
     """What differs between two snapshots of the same moment, record by record. Pure."""
     sides = []
     for loaded in (live, shadow):
@@ -114,20 +114,20 @@ class ShadowStore:
         *,
         initialize: bool = True,
         succeeding: int | None = None,
-    ) -> Loaded:
+    ) -> StoredCatalog:
         """Open the live side, then the shadow, which gets what is missing in it."""
         loaded = self._live.open(format_version, migrations, initialize=initialize, succeeding=succeeding)
         self.begin(loaded)
         return loaded
 
-    def begin(self, loaded: Loaded) -> None:
+    def begin(self, loaded: StoredCatalog) -> None:
         """Open the shadow of a live side that is open and holds this."""
         self._guarded(lambda: self._open_shadow(loaded))
         if self._threaded:
             self._thread = threading.Thread(target=self._run, name="headrace-shadow", daemon=True)
             self._thread.start()
 
-    def load(self, format_version: int) -> Loaded:
+    def load(self, format_version: int) -> StoredCatalog:
         """The live side's content; compared with the shadow's."""
         loaded = self._live.load(format_version)
         self._hand_over(None)
@@ -151,12 +151,12 @@ class ShadowStore:
         self._live.append(writes, expected_sequence)
         self._hand_over((writes, expected_sequence))
 
-    def replace(self, content: Loaded, token_floor: int) -> None:
+    def replace(self, content: StoredCatalog, token_floor: int) -> None:
         """Replace the live side's content; the shadow gets it all anew."""
         self._live.replace(content, token_floor)
         self._overflow.set()
 
-    def peek(self) -> Loaded:
+    def peek(self) -> StoredCatalog:
         """What the live side says of itself."""
         return self._live.peek()
 
@@ -221,8 +221,8 @@ class ShadowStore:
                 with suppress(Exception):  # whoever hears of it may fail, too: the thread goes on
                     self._told(f"the catalog's shadow in {self._shadow.name} fails: {text}")
 
-    def _open_shadow(self, loaded: Loaded) -> None:
-        there = Place.of(self._shadow.name, self._shadow.peek())
+    def _open_shadow(self, loaded: StoredCatalog) -> None:
+        there = CatalogPlace.of(self._shadow.name, self._shadow.peek())
         check_format(there.format_version, FORMAT_VERSION)
         if not there.is_empty and there.is_true:
             raise OperationalError("it holds a catalog that is in use", hint="give an empty place")
@@ -238,7 +238,7 @@ class ShadowStore:
         else:
             self._fill(self._live.load(FORMAT_VERSION))
 
-    def _fill(self, content: Loaded) -> None:
+    def _fill(self, content: StoredCatalog) -> None:
         self._shadow.replace(copied(content, Copy(self._source, SHADOW)), 0)
         self._filled_to = content.config.get(SEQUENCE_KEY, 0)
         self._complete = True

@@ -25,11 +25,11 @@ from headrace.catalog.edits import FENCING_KEY, FORMAT_VERSION_KEY, SEQUENCE_KEY
 from headrace.catalog.store import (
     OWNER,
     PLACE,
-    Loaded,
     Migration,
     OutcomeUnknown,
     Row,
     SequenceConflict,
+    StoredCatalog,
     Writes,
     check_format,
     check_succession,
@@ -289,10 +289,10 @@ class StashStore:
         *,
         initialize: bool = True,
         succeeding: int | None = None,
-    ) -> Loaded:
+    ) -> StoredCatalog:
         """Shut out every earlier opener, then initialise or migrate, then load everything."""
         # What is to be replaced may hold anything.
-        before = self._reading(lambda: self._check(format_version)) if initialize else Loaded({}, ())
+        before = self._reading(lambda: self._check(format_version)) if initialize else StoredCatalog({}, ())
         self._token = self._retrying(lambda: self._fence(format_version, succeeding))
         fault_point("catalog.fence.after")
         if initialize:
@@ -302,17 +302,17 @@ class StashStore:
             self._retrying(lambda reached=reached, migration=migration: self._migrate(reached, migration))  # type: ignore[misc]
         return self._reading(lambda: self._unless_changed(before)) or self.load(format_version)
 
-    def _check(self, format_version: int) -> Loaded:
+    def _check(self, format_version: int) -> StoredCatalog:
         """Everything. Raises for what cannot be opened, as long as nobody has been shut out for it."""
         with self._transaction() as connection:
             if not self._is_there(connection):
-                return Loaded({}, ())
+                return StoredCatalog({}, ())
             config = self._config_of(connection)
             check_format(config.get(FORMAT_VERSION_KEY), format_version)
             entry(config, self._generation)
             return checked(self._read(connection), format_version)
 
-    def _unless_changed(self, before: Loaded) -> Loaded | None:
+    def _unless_changed(self, before: StoredCatalog) -> StoredCatalog | None:
         """What was there before this handle was opened, if nobody has written since; so it need not be read again."""
         with self._transaction() as connection:
             sequence, config = self._compare(connection), self._config_of(connection)
@@ -320,7 +320,7 @@ class StashStore:
             if before.records is None or not same:
                 return None
             place = tuple((str(c), str(k), str(v)) for c, k, v in connection.execute(_PLACE))
-        return Loaded(config, (*(row for row in before.rows if row[0] != PLACE), *place), before.records)
+        return StoredCatalog(config, (*(row for row in before.rows if row[0] != PLACE), *place), before.records)
 
     def _fence(self, format_version: int, succeeding: int | None) -> int:
         busy = not self.is_near and self._has_config()
@@ -381,11 +381,11 @@ class StashStore:
 
     # ---- reading
 
-    def load(self, format_version: int) -> Loaded:
+    def load(self, format_version: int) -> StoredCatalog:
         """Reads the whole content as of one moment."""
         return self._reading(lambda: self._load(format_version))
 
-    def _load(self, format_version: int) -> Loaded:
+    def _load(self, format_version: int) -> StoredCatalog:
         with self._transaction() as connection:
             if self._token is not None:
                 self._compare(connection)
@@ -442,16 +442,16 @@ class StashStore:
         with self._transaction(write=write) as connection:
             return self._compare(connection)
 
-    def peek(self) -> Loaded:
+    def peek(self) -> StoredCatalog:
         """The config collection and the rows of `PLACE`, without opening; both empty if there is no catalog."""
         return self._reading(self._peek)
 
-    def _peek(self) -> Loaded:
+    def _peek(self) -> StoredCatalog:
         with self._transaction() as connection:
             if not self._is_there(connection):
-                return Loaded({}, ())
+                return StoredCatalog({}, ())
             rows = tuple((str(c), str(k), str(v)) for c, k, v in connection.execute(_PLACE))
-            return Loaded(self._config_of(connection), rows)
+            return StoredCatalog(self._config_of(connection), rows)
 
     # ---- writing
 
@@ -554,7 +554,7 @@ class StashStore:
 
         return landed(self._name, sequence, expected_sequence, error)
 
-    def replace(self, content: Loaded, token_floor: int) -> None:
+    def replace(self, content: StoredCatalog, token_floor: int) -> None:
         """Make the content exactly this, in one step; then the fencing token of this handle is above `token_floor`."""
         self._check_open()
         token = max(self._token or 0, token_floor) + 1
@@ -569,7 +569,7 @@ class StashStore:
                 raise
         self._token = token
 
-    def _replace(self, content: Loaded, token: int) -> None:
+    def _replace(self, content: StoredCatalog, token: int) -> None:
         with self._transaction(write=True) as connection:
             self._compare(connection)
             connection.execute(sa.delete(_record))
@@ -654,12 +654,12 @@ class StashStore:
                 raise CorruptObject(f"config entry {key} of the catalog in {self._name} is no number", hint=_RESTORE)
         return {key: _unsigned(value) for key, value in found.items()}
 
-    def _read(self, connection: Connection) -> Loaded:
+    def _read(self, connection: Connection) -> StoredCatalog:
         rows: list[Row] = []
         for part in connection.execute(_ALL_RECORDS.execution_options(yield_per=_BLOCK_ROWS)).partitions():
             rows.extend((str(c), str(k), str(v)) for c, k, v in part)
             renew(connection)
-        return Loaded(self._config_of(connection), tuple(rows))
+        return StoredCatalog(self._config_of(connection), tuple(rows))
 
     def _set_config(self, connection: Connection, values: Mapping[str, int]) -> None:
         connection.execute(self._put_config, [{"key": k, "value": _signed(v)} for k, v in values.items()])

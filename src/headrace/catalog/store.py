@@ -56,7 +56,7 @@ class Writes:
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class StoredCatalog:
     """The whole stored catalog, read at one moment."""
 
     config: Mapping[str, int]
@@ -65,7 +65,7 @@ class Loaded:
     """What the rows of the content say, where they have been decoded already."""
 
 
-Migration: TypeAlias = Callable[[Loaded], Writes]
+Migration: TypeAlias = Callable[[StoredCatalog], Writes]
 """From format n to n + 1: reads everything, returns what to write. Pure."""
 
 
@@ -80,7 +80,7 @@ def initial_config(format_version: int) -> dict[str, int]:
     return initial if format_version < 2 else {**initial, DATABASE_KEY: new_database_id()}
 
 
-def _name_the_database(loaded: Loaded) -> Writes:
+def _name_the_database(loaded: StoredCatalog) -> Writes:
     """Format 2: the database has an id, and a catalog may have moved away; older programs do not look for that."""
     return Writes(config={DATABASE_KEY: loaded.config.get(DATABASE_KEY) or new_database_id()})
 
@@ -129,7 +129,7 @@ class CatalogStore(Protocol):
         *,
         initialize: bool = True,
         succeeding: int | None = None,
-    ) -> Loaded:
+    ) -> StoredCatalog:
         """Shut out every earlier opener, then initialise or migrate, then load everything.
 
         Without `initialize` an empty place stays one. `succeeding` is the token of the only opener who is to be shut
@@ -139,7 +139,7 @@ class CatalogStore(Protocol):
         """
         ...
 
-    def load(self, format_version: int) -> Loaded:
+    def load(self, format_version: int) -> StoredCatalog:
         """Everything at one moment; also without `open`, then shutting out nobody and writing nothing."""
         ...
 
@@ -159,14 +159,14 @@ class CatalogStore(Protocol):
         """
         ...
 
-    def replace(self, content: Loaded, token_floor: int) -> None:
+    def replace(self, content: StoredCatalog, token_floor: int) -> None:
         """Make the content exactly this, in one step; then the fencing token of this handle is above `token_floor`.
 
         The content's own fencing token is ignored. Raises as `append` does; after `OutcomeUnknown` open anew.
         """
         ...
 
-    def peek(self) -> Loaded:
+    def peek(self) -> StoredCatalog:
         """The config collection and the rows of `PLACE`, without opening; both empty if there is no catalog."""
         ...
 
@@ -184,7 +184,7 @@ def check_format(stored: int | None, known: int) -> None:
         )
 
 
-def checked(loaded: Loaded, format_version: int) -> Loaded:
+def checked(loaded: StoredCatalog, format_version: int) -> StoredCatalog:
     """The same with its records. Raises as `decode` does for one that cannot be read, before anybody is shut out.
 
     Those of another format are left to its migration.

@@ -58,7 +58,7 @@ class _Level:
     whole: _Part = field(default_factory=_Part)
 
 
-class Shape:
+class PatternShape:
     """Takes the parts of a pattern from left to right."""
 
     def __init__(self) -> None:

@@ -11,7 +11,7 @@ from functools import lru_cache
 from math import inf
 from typing import Final, Literal
 
-from headrace.common.ambiguity import ALL, OTHERS, Shape, between, characters, folded
+from headrace.common.ambiguity import ALL, OTHERS, PatternShape, between, characters, folded
 from headrace.errors import NotSupported, StatementError
 
 Form = Literal["any", "exact", "captured", "everywhere", "first"]
@@ -191,7 +191,7 @@ class _Reader:
         self._groups = 0
         self._open: list[_Bracket] = []
         self._whole = _Bracket("", 0)
-        self._shape = Shape()
+        self._shape = PatternShape()
         self._choices = False
         """Whether there are alternatives, or parts that may be left out."""
         self._lazy = False

@@ -107,15 +107,15 @@ class Zone:
         return f"{int(year) - shift * _CYCLE_YEARS:04d}-{rest}{offset_text(offset)}"
 
     @cached_property
-    def spans(self) -> tuple[Span, ...]:
+    def spans(self) -> tuple[ZoneSpan, ...]:
         """What its clocks are called, and from when on."""
         if self.fixed_s is not None:
-            return (Span(None, self.fixed_s, self.short or ""),)
+            return (ZoneSpan(None, self.fixed_s, self.short or ""),)
         return _spans(self.name)
 
 
 @dataclass(frozen=True)
-class Span:
+class ZoneSpan:
     """A time in which a zone's clocks go alike: from when on (seconds since 1970), how far ahead of UTC, their sign."""
 
     since_s: int | None
@@ -222,11 +222,11 @@ def _known_since(name: str) -> dt.datetime | None:
 
 
 @lru_cache(maxsize=256)
-def _spans(name: str) -> tuple[Span, ...]:
+def _spans(name: str) -> tuple[ZoneSpan, ...]:
     return _read(_file(name))
 
 
-def _read(data: bytes) -> tuple[Span, ...]:
+def _read(data: bytes) -> tuple[ZoneSpan, ...]:
     """What a file of zone information (RFC 8536, its second part) says; rules behind its last change repeat these."""
 
     def head(at: int) -> tuple[int, ...]:
@@ -242,8 +242,8 @@ def _read(data: bytes) -> tuple[Span, ...]:
     kinds = [struct.unpack(">lbB", data[at + i * 6 : at + i * 6 + 6]) for i in range(types)]
     names = data[at + types * 6 : at + types * 6 + chars]
     shorts = [names[place : names.index(b"\0", place)].decode() for _, _, place in kinds]
-    found = [Span(None, kinds[0][0], shorts[0])]
-    return (*found, *(Span(s, kinds[i][0], shorts[i]) for s, i in zip(since, which, strict=True)))
+    found = [ZoneSpan(None, kinds[0][0], shorts[0])]
+    return (*found, *(ZoneSpan(s, kinds[i][0], shorts[i]) for s, i in zip(since, which, strict=True)))
 
 
 def _file(name: str) -> bytes:

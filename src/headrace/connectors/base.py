@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Final, NamedTuple, Self
 import pyarrow as pa
 
 from headrace.common.columns import Column, arrow_schema
-from headrace.connectors.declared import Declared, Option
+from headrace.connectors.declared import DeclaredOptions, Option
 from headrace.connectors.options import COMMON_OPTIONS, ON_ERROR, OptionReader
 
 Offsets = dict[str, Any]
@@ -82,7 +82,7 @@ class ReadBatch:
     """All errors of the batch."""
 
 
-OPTIONS: Final = Declared(
+OPTIONS: Final = DeclaredOptions(
     (
         Option("on_error", "What becomes of a value that cannot be understood.", default="fail", choices=ON_ERROR),
         Option("max_rows_per_epoch", "Most rows taken in at once.", "number", least=1),
@@ -110,7 +110,7 @@ class Source(ABC):
         self.columns = list(columns)
         self.schema: pa.Schema = arrow_schema(columns)
 
-    declared: ClassVar[Declared | None] = None
+    declared: ClassVar[DeclaredOptions | None] = None
     """The options of its connector, where it declares them."""
 
     @classmethod

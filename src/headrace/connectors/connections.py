@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Final
 
-from headrace.connectors.declared import Declared
+from headrace.connectors.declared import DeclaredOptions
 from headrace.connectors.options import check_secrets
 from headrace.errors import InvalidParameter
 
@@ -24,7 +24,7 @@ def _none(name: str) -> bool:
 class Connects:
     """A type of connections."""
 
-    declared: Declared
+    declared: DeclaredOptions
     """The options that it may have."""
     connectors: Mapping[str, Mapping[str, str]]
     """The connectors that take it, and what these call options that have another name there."""
@@ -50,7 +50,7 @@ TYPES: Final = tuple(_TYPES)
 
 
 @dataclass(frozen=True)
-class Given:
+class GivenOptions:
     """Options with their values, and those with the value of a secret, by its id."""
 
     options: dict[str, str] = field(default_factory=dict)
@@ -59,14 +59,14 @@ class Given:
     def __contains__(self, name: str) -> bool:
         return name in self.options or name in self.secrets
 
-    def same(self, name: str, other: Given) -> bool:
+    def same(self, name: str, other: GivenOptions) -> bool:
         """Whether an option has the same value in both."""
         mine, others = self.options.get(name, self.secrets.get(name)), other.options.get(name, other.secrets.get(name))
         return mine == others and (name in self.options) == (name in other.options)
 
-    def named(self, names: Mapping[str, str]) -> Given:
+    def named(self, names: Mapping[str, str]) -> GivenOptions:
         """The same by other names of the options."""
-        return Given({names.get(n, n): v for n, v in self.options.items()},
+        return GivenOptions({names.get(n, n): v for n, v in self.options.items()},
                      {names.get(n, n): v for n, v in self.secrets.items()})  # fmt: skip
 
 
@@ -99,7 +99,7 @@ def check(kind: str, options: Mapping[str, str], secrets: Mapping[str, str]) -> 
         found.check(given)
 
 
-def joined(name: str, kind: str, connection: Given, own: Given) -> Given:
+def joined(name: str, kind: str, connection: GivenOptions, own: GivenOptions) -> GivenOptions:
     """The options of an object, with those of the connection that it names.
 
     Raises `InvalidParameter` for a connection of another type than the connector needs, and for options of the object
@@ -126,4 +126,4 @@ def joined(name: str, kind: str, connection: Given, own: Given) -> Given:
                 hint="create another connection, or leave connection out and give all of its options",
             )
     secrets = {**own.secrets, **there.secrets}
-    return Given({**own.options, **there.options}, secrets)
+    return GivenOptions({**own.options, **there.options}, secrets)

@@ -23,13 +23,13 @@ from headrace.connectors.base import (
     common_options,
     range_tasks,
 )
-from headrace.connectors.datagen_fields import Field, make_fields
-from headrace.connectors.declared import Declared, Option
+from headrace.connectors.datagen_fields import MadeField, make_fields
+from headrace.connectors.declared import DeclaredOptions, Option
 from headrace.connectors.options import OptionReader
 from headrace.connectors.pacing import admit_rate
 from headrace.errors import InvalidParameter
 
-OPTIONS: Final = Declared(
+OPTIONS: Final = DeclaredOptions(
     (
         Option("rows_per_second", "Over all splits: a number, or `unlimited`, as many as are admitted.", default="10"),
         Option("number_of_rows", "How many rows there are in all; by default there is no end.", "number"),
@@ -58,7 +58,7 @@ class DatagenSource(Source):
         self.splits: int = values["splits"]
         self.end: int | None = values["number_of_rows"]
         self.rate = self._rate(OptionReader({**options, "rows_per_second": values["rows_per_second"]}))
-        self.fields: list[Field] = make_fields(reader, columns, values["seed"])
+        self.fields: list[MadeField] = make_fields(reader, columns, values["seed"])
 
     @classmethod
     def infer_columns(cls, options: Mapping[str, str]) -> list[Column]:

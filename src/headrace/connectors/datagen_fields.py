@@ -60,7 +60,7 @@ def hash_rows(numbers: Numbers, seed: int, lane: int = 0) -> Hashes:
 
 
 @dataclass(frozen=True)
-class Field:
+class MadeField:
     """How one column is made."""
 
     maker: Maker
@@ -76,7 +76,7 @@ class Field:
         return pc.if_else(pa.array(share < self.null_fraction), pa.scalar(None, values.type), values)
 
 
-def make_fields(reader: OptionReader, columns: Sequence[Column], seed: int) -> list[Field]:
+def make_fields(reader: OptionReader, columns: Sequence[Column], seed: int) -> list[MadeField]:
     """A field per column; raises `InvalidParameter` for properties that are unknown or do not fit."""
     names = {column.name for column in columns}
     for option in reader.options:
@@ -113,7 +113,7 @@ class _Properties:
         return InvalidParameter(f"option {self.name(name)} must be {allowed}, not {self.text(name, '')!r}")
 
 
-def _field(properties: _Properties, seed: int) -> Field:
+def _field(properties: _Properties, seed: int) -> MadeField:
     reader, column = properties.reader, properties.column
     nulls = reader.fraction(properties.name("null_fraction"), 0.0)
     if nulls and not column.nullable:
@@ -127,7 +127,7 @@ def _field(properties: _Properties, seed: int) -> Field:
         maker = _sequence(properties, kind)
     else:
         maker = _random(properties, kind)
-    return Field(maker, (seed * 1_000_003 + own) * 2**32 + zlib.crc32(column.name.encode()), nulls)
+    return MadeField(maker, (seed * 1_000_003 + own) * 2**32 + zlib.crc32(column.name.encode()), nulls)
 
 
 def _to_units(text: str, kind: pa.DataType) -> int:

@@ -57,7 +57,7 @@ class Option:
 
 
 @dataclass(frozen=True)
-class Declared:
+class DeclaredOptions:
     """The options of a connector as a source or as a sink."""
 
     options: tuple[Option, ...]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from headrace.connectors import options as option_texts
-from headrace.connectors.declared import Declared, Option
+from headrace.connectors.declared import DeclaredOptions, Option
 from headrace.connectors.options import OptionReader
 from headrace.errors import InvalidParameter
 
@@ -127,4 +127,4 @@ def of_job(options: Mapping[str, str]) -> dict[str, str]:
 
 def table() -> str:
     """The options as a table in Markdown."""
-    return Declared(OPTIONS).table()
+    return DeclaredOptions(OPTIONS).table()

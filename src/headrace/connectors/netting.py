@@ -19,7 +19,7 @@ _SETTINGS: Final = {
 
 
 @dataclass(frozen=True)
-class Changes:
+class NetChanges:
     """The changes of an epoch as a whole: what has come and gone within it is none."""
 
     count: int
@@ -35,7 +35,7 @@ class Changes:
         return not self.rows.num_rows and not (self.keys is not None and self.keys.num_rows)
 
 
-def taken(batches: Iterable[pa.RecordBatch], width: int, key: Sequence[str] | None) -> Changes:
+def taken(batches: Iterable[pa.RecordBatch], width: int, key: Sequence[str] | None) -> NetChanges:
     """What batches with so many columns, and their weights, come to: by key, or as rows that are only added.
 
     Raises `SinkError` where a key is NULL or stands for several rows.
@@ -44,16 +44,16 @@ def taken(batches: Iterable[pa.RecordBatch], width: int, key: Sequence[str] | No
     return _added(whole, width) if key is None else _net(whole, width, key)
 
 
-def _added(whole: pa.Table, width: int) -> Changes:
+def _added(whole: pa.Table, width: int) -> NetChanges:
     """Every row as often as it is added."""
     weights = np.asarray(whole.column(WEIGHT_COLUMN))
     rows = whole.select(range(width))
     if not (weights == 1).all():
         rows = rows.take(pa.array(np.repeat(np.arange(len(weights)), weights)))
-    return Changes(whole.num_rows, rows)
+    return NetChanges(whole.num_rows, rows)
 
 
-def _net(whole: pa.Table, width: int, key: Sequence[str]) -> Changes:
+def _net(whole: pa.Table, width: int, key: Sequence[str]) -> NetChanges:
     """The row that each key has now, and the keys that had another one or none."""
     rows = whole.select(range(width))
     with duckdb.connect(config=dict(_SETTINGS)) as connection:
@@ -70,7 +70,7 @@ def _net(whole: pa.Table, width: int, key: Sequence[str]) -> Changes:
         come = rows.take(pa.array(places[weights > 0]))
         _check_key(connection, come.select(key), weights[weights > 0])
         keys = _distinct(connection, rows.take(pa.array(places)).select(key))
-    return Changes(whole.num_rows, come, keys)
+    return NetChanges(whole.num_rows, come, keys)
 
 
 def without(table: pa.Table, keys: pa.Table) -> pa.Table:

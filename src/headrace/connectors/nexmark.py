@@ -26,8 +26,8 @@ from headrace.connectors.base import (
     common_options,
     kept_columns,
 )
-from headrace.connectors.declared import Declared, Option
-from headrace.connectors.nexmark_events import COLUMNS, KINDS, Events, Kind, Shape
+from headrace.connectors.declared import DeclaredOptions, Option
+from headrace.connectors.nexmark_events import COLUMNS, KINDS, Events, EventShape, Kind
 from headrace.connectors.options import OptionReader
 from headrace.connectors.pacing import admit_rate
 from headrace.errors import InvalidParameter
@@ -54,7 +54,7 @@ _PARAMETERS: Final = {
 """The generator's parameters, see `nexmark_events.Shape`, which has their defaults."""
 _MAY_BE_ZERO: Final = ("person_id_lead", "auction_id_lead")
 _NO_EFFECT: Final = "Accepted and without effect: any range of events is made in parallel."
-OPTIONS: Final = Declared(
+OPTIONS: Final = DeclaredOptions(
     (
         Option("table_type", "Without it one stream of all: `event_type` (0, 1, 2), `person`, `auction`, `bid` "
                "(structs, one of which is set), `date_time`.", choices=tuple(KINDS)),
@@ -65,7 +65,7 @@ OPTIONS: Final = Declared(
         Option("min_event_gap_in_ns", "Event time between two events, instead.", "number", least=1),
         Option("base_time", "Event time of the first event: `2015-07-15 00:00:00`, say."),
         Option("seed", "Another number gives other events.", "number", default="0", secret=True, least=None),
-        *(Option(name, text, "number", str(getattr(Shape, name)), least=0 if name in _MAY_BE_ZERO else 1)
+        *(Option(name, text, "number", str(getattr(EventShape, name)), least=0 if name in _MAY_BE_ZERO else 1)
           for name, text in _PARAMETERS.items()),
         Option("split_num", _NO_EFFECT),
         Option("max_chunk_size", _NO_EFFECT),
@@ -178,7 +178,7 @@ class NexmarkSource(Source):
 class _Range:
     """The events of a range, by kind, made when asked for."""
 
-    def __init__(self, shape: Shape, start: int, stop: int):
+    def __init__(self, shape: EventShape, start: int, stop: int):
         self.shape, self.start, self.stop = shape, start, stop
         self._events: dict[Kind, Events] = {}
 
@@ -261,7 +261,7 @@ def _as(array: pa.Array, kind: pa.DataType) -> pa.Array:
     return array if array.type == kind else array.cast(kind)
 
 
-def _shape(values: Mapping[str, Any], reader: OptionReader) -> Shape:
+def _shape(values: Mapping[str, Any], reader: OptionReader) -> EventShape:
     given: dict[str, int] = {name: values[name] for name in _PARAMETERS}
     gap_ns, per_second = values["min_event_gap_in_ns"], reader.positive("events_per_second")
     if per_second is not None and gap_ns is not None:
@@ -272,7 +272,7 @@ def _shape(values: Mapping[str, Any], reader: OptionReader) -> Shape:
         given["event_gap_ns"] = gap_ns
     if reader.has("base_time"):
         given["base_time_ms"] = _time_ms(reader)
-    return Shape(seed=values["seed"], **given)
+    return EventShape(seed=values["seed"], **given)
 
 
 def _time_ms(reader: OptionReader) -> int:

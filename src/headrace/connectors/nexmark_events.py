@@ -43,7 +43,7 @@ _BID_PADDINGS = 1 << 12
 
 
 @dataclass(frozen=True)
-class Shape:
+class EventShape:
     """What decides the events. Sizes are in bytes, a ratio of n makes (n - 1) of n references go to a hot id."""
 
     seed: int = 0
@@ -112,7 +112,7 @@ class Shape:
 class Events:
     """Some events of one kind; each method with a column's name makes that column."""
 
-    shape: Shape
+    shape: EventShape
     number: Numbers
     """Their event numbers."""
 
@@ -257,7 +257,7 @@ def _channel_index(e: Events) -> Numbers:
 def _channels(seed: int) -> tuple[pa.Array, pa.Array]:
     """Names and addresses of all channels, the hot ones first."""
     count = len(_HOT_CHANNELS) + _COLD_CHANNELS
-    e = Events(Shape(seed=seed), np.arange(count, dtype=np.int64))
+    e = Events(EventShape(seed=seed), np.arange(count, dtype=np.int64))
     parts = zip(*(e.text(lane, e.lengths(lane, 5)).to_pylist() for lane in (-10, -12, -14)))
     known = e.uniform(-16, 10) > 0
     names, urls = list(_HOT_CHANNELS), []
@@ -279,7 +279,7 @@ def _reversed_bits(value: int) -> int:
 @lru_cache(maxsize=4)
 def _bid_paddings(seed: int, average: int) -> pa.Array:
     """Paddings that bids share: nearly all events are bids, and making one for each would take most of their time."""
-    e = Events(Shape(seed=seed), np.arange(_BID_PADDINGS, dtype=np.int64))
+    e = Events(EventShape(seed=seed), np.arange(_BID_PADDINGS, dtype=np.int64))
     return e.padding(-20, 32, average)
 
 

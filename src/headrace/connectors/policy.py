@@ -17,7 +17,7 @@ VALUE_SAMPLE_CHARS = 80
 
 
 @dataclass
-class Parsed:
+class ParsedRows:
     """Rows as parsed: NULL stands where a value could not be understood, a row of NULLs for a malformed record."""
 
     batch: pa.RecordBatch
@@ -40,7 +40,7 @@ def sample(value: object) -> str:
     return text if len(text) <= VALUE_SAMPLE_CHARS else text[: VALUE_SAMPLE_CHARS - 1] + "…"
 
 
-def apply_policy(parsed: Parsed, columns: Sequence[Column], on_error: str) -> ReadBatch:
+def apply_policy(parsed: ParsedRows, columns: Sequence[Column], on_error: str) -> ReadBatch:
     """The rows that remain, and their errors.
 
     'skip' drops a row with any error; 'null' keeps it, with NULL for what is wrong, unless the column is NOT NULL.
@@ -63,7 +63,7 @@ def apply_policy(parsed: Parsed, columns: Sequence[Column], on_error: str) -> Re
     return ReadBatch(batch, [error for _, error in errors[:SAMPLES_PER_BATCH]], len(errors))
 
 
-def _missing(parsed: Parsed, columns: Sequence[Column]) -> np.ndarray:
+def _missing(parsed: ParsedRows, columns: Sequence[Column]) -> np.ndarray:
     mask = np.zeros(parsed.batch.num_rows, bool)
     for i, column in enumerate(columns):
         if not column.nullable and parsed.batch.column(i).null_count:
@@ -71,7 +71,7 @@ def _missing(parsed: Parsed, columns: Sequence[Column]) -> np.ndarray:
     return mask
 
 
-def _null_errors(parsed: Parsed, columns: Sequence[Column], missing: np.ndarray) -> list[tuple[int, RowError]]:
+def _null_errors(parsed: ParsedRows, columns: Sequence[Column], missing: np.ndarray) -> list[tuple[int, RowError]]:
     known = {row for row, _ in parsed.errors}
     found = []
     for row in np.flatnonzero(missing).tolist():

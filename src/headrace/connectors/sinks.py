@@ -22,14 +22,14 @@ import pyarrow as pa
 
 from headrace.common.columns import Column
 from headrace.connectors import job_options
-from headrace.connectors.declared import Declared, Option
+from headrace.connectors.declared import DeclaredOptions, Option
 from headrace.connectors.leaving import columns_outside
 from headrace.connectors.options import OptionReader, check_secrets
 from headrace.errors import InvalidParameter, SinkError
 
 WEIGHT_COLUMN = "__w"
 TYPES = ("upsert", "append-only")
-OPTIONS = Declared(
+OPTIONS = DeclaredOptions(
     (
         Option(
             "type",
@@ -84,7 +84,7 @@ class Sink(ABC):
     delivers = True
     """Whether it writes to something outside: see the module."""
 
-    declared: ClassVar[Declared | None] = None
+    declared: ClassVar[DeclaredOptions | None] = None
     """The options of its connector, where it declares them."""
 
     @classmethod

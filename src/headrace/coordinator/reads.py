@@ -31,7 +31,7 @@ from headrace.coordinator.decide.query_epochs import (
     common_epochs,
     restart_floor,
 )
-from headrace.coordinator.run.core import Core, Job, Relation
+from headrace.coordinator.run.core import Core, Job, LiveRelation
 from headrace.errors import EpochTooNew, EpochTooOld, SnapshotUnavailable, UndefinedTable
 from headrace.state.schema import RunRef, TableSchema
 
@@ -408,7 +408,7 @@ class Reads:
         return tables, sources
 
 
-def _created(graph: Graph[Relation, Job]) -> list[Job]:
+def _created(graph: Graph[LiveRelation, Job]) -> list[Job]:
     """The views that `global` counts: all but those that are still being created."""
     return [j for j in graph.jobs.values() if j.created]
 
@@ -417,7 +417,7 @@ def _trouble(job: Job) -> bool:
     return job.error is not None or job.paused or job.quarantined
 
 
-def stuck_jobs(graph: Graph[Relation, Job], relation_id: int) -> list[Job]:
+def stuck_jobs(graph: Graph[LiveRelation, Job], relation_id: int) -> list[Job]:
     """The views, out of one and all that it is built on, that do not go on by themselves. Under the lock.
 
     With each of them count those that it moves in step with: where one of a group is stuck, none goes on.
@@ -426,7 +426,7 @@ def stuck_jobs(graph: Graph[Relation, Job], relation_id: int) -> list[Job]:
     return [j for j in found.values() if _trouble(j)]
 
 
-def _state_of(graph: Graph[Relation, Job], job: Job) -> str:
+def _state_of(graph: Graph[LiveRelation, Job], job: Job) -> str:
     """What keeps a view, in one sentence."""
     if job.error is not None:
         since = datetime.fromtimestamp(job.trouble.since_ms / 1000, UTC).isoformat(timespec="seconds")

@@ -16,10 +16,10 @@ from contextlib import suppress
 
 from headrace.catalog.contents import SubscriptionContent
 from headrace.catalog.state import CatalogState
-from headrace.coordinator.run.core import Core, Relation
+from headrace.coordinator.run.core import Core, LiveRelation
 from headrace.coordinator.run.waiting import CHECK_S
 from headrace.errors import EpochTooNew, EpochTooOld, SnapshotUnavailable, UndefinedTable
-from headrace.state.changelog import ChangeReader, Piece, Position, beginning_of
+from headrace.state.changelog import ChangePiece, ChangeReader, LogPosition, beginning_of
 from headrace.state.schema import RunRef
 
 
@@ -54,11 +54,11 @@ class Feed:
 
     # ---- where to begin
 
-    def newest(self) -> Position:
+    def newest(self) -> LogPosition:
         """The position of who wants what changes from now on."""
         with self._core.lock:
             self._relation()
-            return self._held(Position(self._core.graph.frontier(self._id)))
+            return self._held(LogPosition(self._core.graph.frontier(self._id)))
 
     @property
     def newest_epoch(self) -> int:
@@ -66,18 +66,18 @@ class Feed:
         with self._core.lock:
             return self._core.graph.frontier(self._id)
 
-    def oldest(self, since: int = 0) -> Position:
+    def oldest(self, since: int = 0) -> LogPosition:
         """The position of who wants all changes that are kept, or those after an epoch."""
         with self._core.lock:
-            return self._held(Position(max(self._relation().safe, since)))
+            return self._held(LogPosition(max(self._relation().safe, since)))
 
-    def whole(self) -> Position:
+    def whole(self) -> LogPosition:
         """The position of who wants all rows that there are, and then what changes."""
         with self._core.lock:
             self._relation()
             return self._held(beginning_of(self._core.graph.frontier(self._id)))
 
-    def at(self, position: Position) -> Position:
+    def at(self, position: LogPosition) -> LogPosition:
         """A position that somebody was given before. Raises `EpochTooOld`, `EpochTooNew`."""
         with self._core.lock:
             self._check(self._relation(), position)
@@ -85,7 +85,7 @@ class Feed:
 
     # ---- reading
 
-    def read(self, position: Position, at_most: int | None = None) -> Piece:
+    def read(self, position: LogPosition, at_most: int | None = None) -> ChangePiece:
         """What comes next, of epochs up to one, and from which position to go on; empty where there is nothing new.
 
         Raises `EpochTooOld` where it is not kept any more, `UndefinedTable` for a relation that was dropped.
@@ -106,7 +106,7 @@ class Feed:
         finally:
             core.pins.unpin(pin)
 
-    def wait(self, position: Position, timeout_s: float | None, check: Callable[[], None] = lambda: None) -> bool:
+    def wait(self, position: LogPosition, timeout_s: float | None, check: Callable[[], None] = lambda: None) -> bool:
         """Wait until there is something after a position; False where the time is over before.
 
         `check` is asked now and then, and raises if nobody waits any more.
@@ -136,7 +136,7 @@ class Feed:
 
     # ---- the caller holds the lock
 
-    def _is_idle(self, position: Position) -> bool:
+    def _is_idle(self, position: LogPosition) -> bool:
         core = self._core
         relation = core.graph.relations.get(self._id)
         if relation is None or core.stopping or position.within or self._closed:
@@ -145,13 +145,13 @@ class Feed:
         first = relation.changes.first_after(position.epoch)
         return first is None or first > (core.graph.complete if job is None else job.committed)
 
-    def _relation(self) -> Relation:
+    def _relation(self) -> LiveRelation:
         relation = self._core.graph.relations.get(self._id)
         if relation is None:
             raise UndefinedTable("what was followed here does not exist any more", hint="it was dropped")
         return relation
 
-    def _check(self, relation: Relation, position: Position) -> None:
+    def _check(self, relation: LiveRelation, position: LogPosition) -> None:
         if position.after < relation.safe:
             raise EpochTooOld(
                 f'the changes of "{relation.name}" after epoch {position.after} are not kept any more',
@@ -162,14 +162,14 @@ class Feed:
             raise EpochTooNew(f"epoch {position.epoch} is above the newest complete epoch {self._core.graph.complete}")
 
     def _refs(
-        self, state: CatalogState, relation: Relation, position: Position, up_to: int
+        self, state: CatalogState, relation: LiveRelation, position: LogPosition, up_to: int
     ) -> tuple[RunRef, ...]:  # fmt: skip
         refs = (r.ref for r in state.runs_of(relation.state_table))
         if position.content:
             return tuple(r for r in refs if r.epoch_lo <= position.epoch)
         return tuple(r for r in refs if r.epoch_hi > position.after and r.epoch_lo <= up_to)
 
-    def _held(self, position: Position) -> Position:
+    def _held(self, position: LogPosition) -> LogPosition:
         """The position, which stays readable from now on if the reader is to be waited for."""
         if self._holds and not self._closed:
             pins, before = self._core.pins, self._pin

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import LongType
 
-from headrace.dataflow.chains import Chain, Chains
+from headrace.dataflow.chains import Chains, StageChain
 from headrace.dataflow.flow import Builder, Flow, InWorker, StagePlan, arrow, struct
 from headrace.dataflow.lowering import Lowering
 from headrace.dataflow.operators.aggregate import AggregateStage
@@ -25,7 +25,7 @@ from headrace.dataflow.wire import MERGED, wire_columns
 from headrace.plan.aggregates import Aggregate, DistinctValues
 from headrace.plan.catalyst.expressions import Expr
 from headrace.plan.types import spark_of
-from headrace.state.accumulators import Wire
+from headrace.state.accumulators import WireColumn
 
 
 def aggregate(plan: Builder, op: Aggregate) -> StagePlan:
@@ -52,7 +52,7 @@ def grouped(plan: Builder, op: Aggregate) -> Flow:
     return Flow(b.project([*results, flow.weight], flow.node), flow.weight, found)
 
 
-def chained(chains: Chains, op: Aggregate) -> Chain | None:
+def chained(chains: Chains, op: Aggregate) -> StageChain | None:
     """The stage that keeps the sums, and what the query computes of them if kernels do."""
     return chains.projected(op.id, op.results, chains.alone(op))
 
@@ -247,7 +247,7 @@ def _kept_apart(op: Aggregate) -> list[str]:
     return found
 
 
-def _wires(op: Aggregate) -> dict[str, Wire]:
+def _wires(op: Aggregate) -> dict[str, WireColumn]:
     """What rows send for accumulators, by name."""
     plain = ((i, a) for i, a in enumerate(op.accumulators) if a.distinct is None)
     return {f"a{i}_{w.suffix}": w for i, a in plain for w in a.accumulator.wire}

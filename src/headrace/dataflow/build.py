@@ -29,7 +29,7 @@ from headrace.dataflow import (
     temporal,
     unions,
 )
-from headrace.dataflow.chains import Chain, Chains
+from headrace.dataflow.chains import Chains, StageChain
 from headrace.dataflow.flow import Builder, Flow, InWorker, StagePlan
 from headrace.dataflow.lowering import by_node
 from headrace.dataflow.operators import materialize
@@ -116,5 +116,5 @@ class EpochPlan(Builder):
         assert stage is not None, "only an operator with a stage of its own is asked for it"
         return stage(self, op)
 
-    def chained(self, op: Operator, chains: Chains) -> Chain | None:
+    def chained(self, op: Operator, chains: Chains) -> StageChain | None:
         return LOWERINGS[type(op)].chained(chains, op)

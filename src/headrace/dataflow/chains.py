@@ -34,7 +34,7 @@ from headrace.plan.types import spark_of
 
 
 @dataclass(frozen=True)
-class Chain(InWorker):
+class StageChain(InWorker):
     """Stages of operators one after the other: the columns that the last one puts out, then the weight."""
 
     places: Mapping[int, int]
@@ -51,14 +51,16 @@ class Chain(InWorker):
         """The positions of some attributes in a batch."""
         return tuple(self.places[a.id] for a in attrs)
 
-    def then(self, operator: str, step: Step, schema: StructType, places: Mapping[int, int], placed: Placed) -> Chain:
+    def then(
+        self, operator: str, step: Step, schema: StructType, places: Mapping[int, int], placed: Placed
+    ) -> StageChain:
         """One step more, in the same stage as those before it if there are any."""
         *before, last = self.stages
         if isinstance(last, ComputeStage):
             stage = ComputeStage(last.operator, (*last.steps, step), arrow(schema))
-            return Chain(self.frame, (*before, stage), schema, places, placed)
+            return StageChain(self.frame, (*before, stage), schema, places, placed)
         stage = ComputeStage(operator, (step,), arrow(schema))
-        return Chain(self.frame, (*self.stages, stage), schema, places, placed)
+        return StageChain(self.frame, (*self.stages, stage), schema, places, placed)
 
 
 class Chains:
@@ -68,25 +70,25 @@ class Chains:
         self.plan = plan
         self._vectorize = vectorize
         """Whether expressions may be computed outside of Spark."""
-        self._alone: dict[str, Chain] = {}
-        self._found: dict[str, Chain | None] = {}
+        self._alone: dict[str, StageChain] = {}
+        self._found: dict[str, StageChain | None] = {}
 
-    def alone(self, op: Operator) -> Chain:
+    def alone(self, op: Operator) -> StageChain:
         """The stage of an operator that has one of its own, with what must follow it."""
         if op.id not in self._alone:
             made = self.plan.made(op)
             stages = (*made.before, made.stage, *self.plan.following.get(op.id, ()))
             places = {a.id: i for i, a in enumerate(made.attrs)}
-            self._alone[op.id] = Chain(made.frame, stages, made.schema, places)
+            self._alone[op.id] = StageChain(made.frame, stages, made.schema, places)
         return self._alone[op.id]
 
-    def of(self, op: Operator) -> Chain | None:
+    def of(self, op: Operator) -> StageChain | None:
         """The stages that make an operator's output; None where Spark has something to do after the last one."""
         if op.id not in self._found:
             self._found[op.id] = self.plan.chained(op, self)
         return self._found[op.id]
 
-    def flow(self, chain: Chain) -> Flow:
+    def flow(self, chain: StageChain) -> Flow:
         """What a chain puts out, for Spark to go on with."""
         b, frame = self.plan.bridge, self.plan.map(chain.frame, chain.stages, chain.schema)
         node = b.analyzed(frame)
@@ -110,10 +112,10 @@ class Chains:
         b = self.plan.bridge
         node, last = b.analyzed(rows), worker.stages[-1]
         places = {a.id: i for i, a in enumerate(node.output)}
-        chain = Chain(worker.frame, worker.stages, worker.schema, places)
+        chain = StageChain(worker.frame, worker.stages, worker.schema, places)
         return self._through(f"{last.label}.wire", chain, node, frame)
 
-    def _through(self, operator: str, chain: Chain, below: Node, frame: DataFrame) -> Chain | None:
+    def _through(self, operator: str, chain: StageChain, below: Node, frame: DataFrame) -> StageChain | None:
         """What a frame makes of the output of one of its nodes, which is that of a chain."""
         b = self.plan.bridge
         todo, node = [], b.analyzed(frame)
@@ -129,7 +131,7 @@ class Chains:
             chain = found
         return chain
 
-    def _wired(self, operator: str, below: Chain, node: Node) -> Chain | None:
+    def _wired(self, operator: str, below: StageChain, node: Node) -> StageChain | None:
         """A projection or expansion, whose columns need not end with the weight, or a filter."""
         if isinstance(node, Filter):
             return self.filtered(operator, node.condition, below)
@@ -138,7 +140,7 @@ class Chains:
         assert isinstance(node, Project)
         return self.computed(operator, below, node.named, [node.named], weighted=False)
 
-    def _compiled(self, expressions: Sequence[Expr], chain: Chain) -> list[Expression] | None:
+    def _compiled(self, expressions: Sequence[Expr], chain: StageChain) -> list[Expression] | None:
         if not self._vectorize:
             return None
         found = []
@@ -149,7 +151,7 @@ class Chains:
             found.append(compiled)
         return found
 
-    def projected(self, operator: str, named: Sequence[Named], below: Chain | None) -> Chain | None:
+    def projected(self, operator: str, named: Sequence[Named], below: StageChain | None) -> StageChain | None:
         """A chain (None for none) and then a projection; None where a kernel does not do what Spark does."""
         if below is None:
             return None
@@ -160,9 +162,9 @@ class Chains:
         return self.computed(operator, below, named, [named], placed)
 
     def computed(
-        self, operator: str, below: Chain | None, output: Sequence[Named], projections: Sequence[Sequence[Expr]],
+        self, operator: str, below: StageChain | None, output: Sequence[Named], projections: Sequence[Sequence[Expr]],
         placed: Placed = (), *, weighted: bool = True,
-    ) -> Chain | None:  # fmt: skip
+    ) -> StageChain | None:  # fmt: skip
         """A chain and then each row once for each projection; None as for `projected`.
 
         The weight passes through if it is none of its columns.
@@ -181,7 +183,7 @@ class Chains:
         schema = struct(list(zip(names, map(spark_of, output))), weight=weighted)
         return below.then(operator, step, schema, {e.id: i for i, e in enumerate(output)}, placed)
 
-    def filtered(self, operator: str, condition: Expr, below: Chain | None) -> Chain | None:
+    def filtered(self, operator: str, condition: Expr, below: StageChain | None) -> StageChain | None:
         """A chain and then a filter; None as for `projected`."""
         compiled = None if below is None else self._compiled([condition], below)
         if below is None or compiled is None:

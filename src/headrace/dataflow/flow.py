@@ -37,7 +37,7 @@ from headrace.plan.types import arrow_of_spark, spark_of
 from headrace.state.schema import TableSchema
 
 if TYPE_CHECKING:
-    from headrace.dataflow.chains import Chain, Chains
+    from headrace.dataflow.chains import Chains, StageChain
 
 _WIDTH = 2.0**64
 
@@ -133,7 +133,7 @@ class Builder(ABC):
         """What an operator with a stage of its own is made of."""
 
     @abstractmethod
-    def chained(self, op: Operator, chains: Chains) -> Chain | None:
+    def chained(self, op: Operator, chains: Chains) -> StageChain | None:
         """The stages of one worker that make an operator's output; None where Spark has something to compute for it."""
 
     @abstractmethod

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from headrace.dataflow.chains import Chain, Chains
+from headrace.dataflow.chains import Chains, StageChain
 from headrace.dataflow.flow import Builder, Flow, StagePlan, arrow, struct
 from headrace.dataflow.lowering import Lowering
 from headrace.dataflow.operators.inputs import ConstantStage, InputStage
@@ -22,7 +22,7 @@ def read(plan: Builder, op: Input) -> StagePlan:
     return StagePlan(plan.slices(), stage, op.output, schema)
 
 
-def chained(chains: Chains, op: Input) -> Chain | None:
+def chained(chains: Chains, op: Input) -> StageChain | None:
     """The stage, if the relation may have changed."""
     return None if op.is_idle(chains.plan.active) else chains.alone(op)
 

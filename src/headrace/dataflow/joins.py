@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType
 
-from headrace.dataflow.chains import Chain, Chains
+from headrace.dataflow.chains import Chains, StageChain
 from headrace.dataflow.flow import Builder, Flow, Placed, StagePlan, arrow, struct
 from headrace.dataflow.lowering import Lowering
 from headrace.dataflow.operators import preserve
@@ -63,7 +63,7 @@ def joined(plan: Builder, op: Join) -> Flow:
     return flow
 
 
-def chained(chains: Chains, op: Join) -> Chain | None:
+def chained(chains: Chains, op: Join) -> StageChain | None:
     """The stage of an inner join, and its residual condition if a kernel computes that."""
     if op.join_type != "inner":
         return None

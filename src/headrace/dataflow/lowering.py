@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from headrace.dataflow.chains import Chain, Chains
+from headrace.dataflow.chains import Chains, StageChain
 from headrace.dataflow.flow import Builder, Flow, StagePlan
 from headrace.plan.tree import Operator
 
@@ -24,7 +24,7 @@ class Lowering(Generic[N]):
     node: type[N]
     stage: Callable[[Builder, N], StagePlan] | None = None
     """The stage of its own, over the flows of its children."""
-    chain: Callable[[Chains, N], Chain | None] | None = None
+    chain: Callable[[Chains, N], StageChain | None] | None = None
     """Its output, made by stages of one worker; None where Spark has something to compute for it."""
     flow: Callable[[Builder, N], Flow] | None = None
     """Its output, of which Spark computes what is no stage."""
@@ -33,7 +33,7 @@ class Lowering(Generic[N]):
         if self.flow is None and (self.stage is None or self.chain is not None):
             raise ValueError(f"{self.node.__name__} needs a flow for where it is no chain")
 
-    def chained(self, chains: Chains, op: N) -> Chain | None:
+    def chained(self, chains: Chains, op: N) -> StageChain | None:
         """The stages of one worker that make its output, if there are such."""
         if self.chain is not None:
             return self.chain(chains, op)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from headrace.dataflow.operators.compute import Select, Step, Where, computed
-from headrace.dataflow.operators.expressions import Expression, Rows
+from headrace.dataflow.operators.expressions import Expression, RowColumns
 from headrace.dataflow.vectors import vectorized
 from headrace.errors import NotSupported
 from headrace.plan.catalyst.expressions import Named
@@ -43,7 +43,7 @@ class KernelQuery:
         Raises `UncertainValue`, or what Arrow raises, for values of which a kernel is not sure: Spark is to give the
         verdict.
         """
-        found = [computed(b.steps, Rows.of([], 1), self.output) for b in self.branches if not b.reads]
+        found = [computed(b.steps, RowColumns.of([], 1), self.output) for b in self.branches if not b.reads]
         if self.reads:
             for batch in batches:
                 found += self.of(batch)
@@ -51,7 +51,7 @@ class KernelQuery:
 
     def of(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
         """What the branches that read make of one batch of the relation. Raises the same."""
-        rows = Rows.of(batch.columns, batch.num_rows)
+        rows = RowColumns.of(batch.columns, batch.num_rows)
         return [computed(branch.steps, rows, self.output) for branch in self.branches if branch.reads]
 
 

@@ -31,11 +31,11 @@ from headrace.plan.catalyst.nodes import Node
 from headrace.plan.guards import row_parts
 from headrace.plan.recompute import Applied, Recompute, Regrouped, TopN, Windowed
 from headrace.plan.types import spark_of
-from headrace.state.kernels.order_code import SortKey
+from headrace.state.kernels.order_code import OrderColumn
 
 
 @dataclass(frozen=True)
-class Versions:
+class GroupVersions:
     """Rows of changed groups, before and after: `side` tells which, 0 is before.
 
     `is_row` is false for the row that keeps a group without rows alive, where there is one.
@@ -46,7 +46,7 @@ class Versions:
     is_row: Attribute | None = None
 
 
-Again: TypeAlias = Callable[[Builder, Any, Versions], tuple[Node, Mapping[int, Attribute], Attribute]]
+Again: TypeAlias = Callable[[Builder, Any, GroupVersions], tuple[Node, Mapping[int, Attribute], Attribute]]
 """Spark's own operator over both versions: its node, where the operator's columns are in it, and the side."""
 
 
@@ -61,7 +61,7 @@ def recompute(again: Again, plan: Builder, op: Recompute) -> Flow:
     return Flow(node, out_weight, {a.id: c for a, c in zip(op.output, columns)})
 
 
-def _versions(plan: Builder, op: Recompute) -> Versions:
+def _versions(plan: Builder, op: Recompute) -> GroupVersions:
     """The stage that finds both versions of the changed groups."""
     b = plan.bridge
     _reduce_at_leaf(plan, op)
@@ -87,7 +87,7 @@ def _versions(plan: Builder, op: Recompute) -> Versions:
         stage = RecomputeStage(op.id, op.state()["rows"], phantom, arrow(schema), first)
     node, mapping, handles = plan.named(plan.map(frame, [stage], schema), op.values, list(extra))
     side, *is_row = handles
-    return Versions(Flow(node, side, mapping), side, is_row[0] if is_row else None)
+    return GroupVersions(Flow(node, side, mapping), side, is_row[0] if is_row else None)
 
 
 def _first_rows(plan: Builder, op: Recompute, flow: Flow) -> tuple[FirstRows | None, list[SparkColumn]]:
@@ -128,20 +128,22 @@ def _reduce_at_leaf(plan: Builder, op: Recompute) -> None:
     plan.following[child.id] = [stage]
 
 
-def _sort_key(order: Expr) -> SortKey:
+def _sort_key(order: Expr) -> OrderColumn:
     """The direction of a sort order."""
     assert isinstance(order, SortOrder)
-    return SortKey(order.falls, not order.nulls_last)
+    return OrderColumn(order.falls, not order.nulls_last)
 
 
-def _windowed(plan: Builder, op: Windowed, versions: Versions) -> tuple[Node, Mapping[int, Attribute], Attribute]:
+def _windowed(plan: Builder, op: Windowed, versions: GroupVersions) -> tuple[Node, Mapping[int, Attribute], Attribute]:
     flow, side = versions.flow, versions.side
     partition = [*(plan.at(e, flow) for e in op.node.partition), side]
     node, added = plan.bridge.window(op.node, lambda e: plan.at(e, flow), partition, flow.node)
     return node, {**flow.attrs, **added}, side
 
 
-def _regrouped(plan: Builder, op: Regrouped, versions: Versions) -> tuple[Node, Mapping[int, Attribute], Attribute]:
+def _regrouped(
+    plan: Builder, op: Regrouped, versions: GroupVersions
+) -> tuple[Node, Mapping[int, Attribute], Attribute]:
     b, flow = plan.bridge, versions.flow
     results: list[Named] = [plan.fresh(e, flow) for e in op.node.results]
     if versions.is_row is not None:
@@ -152,14 +154,14 @@ def _regrouped(plan: Builder, op: Regrouped, versions: Versions) -> tuple[Node, 
     return node, {a.id: r.attribute for a, r in zip(op.output, results)}, side.attribute
 
 
-def _applied(plan: Builder, op: Applied, versions: Versions) -> tuple[Node, Mapping[int, Attribute], Attribute]:
+def _applied(plan: Builder, op: Applied, versions: GroupVersions) -> tuple[Node, Mapping[int, Attribute], Attribute]:
     flow = versions.flow
     frame = python.applied(plan.bridge, op.node, flow.attrs, versions.side, flow.node)
     node, mapping, (side,) = plan.named(frame, op.output, [calls.SIDE])
     return node, mapping, side
 
 
-def _top_n(plan: Builder, op: TopN, versions: Versions) -> tuple[Node, Mapping[int, Attribute], Attribute]:
+def _top_n(plan: Builder, op: TopN, versions: GroupVersions) -> tuple[Node, Mapping[int, Attribute], Attribute]:
     b, flow = plan.bridge, versions.flow
     # Ties are broken by the row's hash, so that the same rows always give the same answer.
     order = [*(b.ordering(plan.at(o, flow)) for o in op.orders), plan.hash(plan.columns(flow, op.values))]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from headrace.dataflow import python
-from headrace.dataflow.chains import Chain, Chains
+from headrace.dataflow.chains import Chains, StageChain
 from headrace.dataflow.flow import Builder, Flow
 from headrace.dataflow.lowering import Lowering
 from headrace.plan.catalyst.nodes import Node
@@ -22,7 +22,7 @@ def project(plan: Builder, op: Projection) -> Flow:
     return Flow(plan.bridge.project([*named, flow.weight], flow.node), flow.weight, mapping, placed)
 
 
-def chained_project(chains: Chains, op: Projection) -> Chain | None:
+def chained_project(chains: Chains, op: Projection) -> StageChain | None:
     """The columns of a projection, computed by kernels; None where only Spark can."""
     return chains.projected(op.id, op.expressions, chains.of(op.child))
 
@@ -34,7 +34,7 @@ def select(plan: Builder, op: Selection) -> Flow:
     return replace(flow, node=plan.bridge.filter(plan.at(condition, flow), flow.node))
 
 
-def chained_select(chains: Chains, op: Selection) -> Chain | None:
+def chained_select(chains: Chains, op: Selection) -> StageChain | None:
     """The rows that a condition lets through, as kernels decide it; None where only Spark can."""
     return chains.filtered(op.id, op.node.condition, chains.of(op.child))
 
@@ -46,7 +46,7 @@ def expand(plan: Builder, op: Expansion) -> Flow:
     return Flow(expanded, flow.weight, output)
 
 
-def chained_expand(chains: Chains, op: Expansion) -> Chain | None:
+def chained_expand(chains: Chains, op: Expansion) -> StageChain | None:
     """Each row once for each projection, computed by kernels; None where only Spark can."""
     return chains.computed(op.id, chains.of(op.child), op.node.output, op.node.projections)
 

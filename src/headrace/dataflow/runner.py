@@ -36,7 +36,7 @@ from headrace.dataflow.params import AGAIN, EpochParams, property_of, secrets_pr
 from headrace.errors import JobFailed, NotVectorized
 from headrace.plan.catalyst.answers import UNANSWERED
 from headrace.plan.catalyst.bridge import Bridge
-from headrace.plan.catalyst.physical import Physical, Rows
+from headrace.plan.catalyst.physical import JavaRows, Physical
 from headrace.plan.catalyst.running import set_property
 from headrace.plan.failures import translate
 from headrace.plan.planner import ViewPlan
@@ -64,7 +64,7 @@ class _PhysicalPlan:
         # shuffle files for the next one's: so the plan is cloned, which makes new shuffles.
         self._rows = None if executed.shuffles else executed.rows()
 
-    def rows(self) -> Rows:
+    def rows(self) -> JavaRows:
         """The rows of an epoch; nothing runs yet."""
         return self._rows if self._rows is not None else self._executed.cloned().rows()
 
@@ -202,7 +202,7 @@ class EpochRunner:
                 self._bridge.activate()
                 self._context.setLocalProperty("spark.scheduler.pool", self._pool)
                 self._context.setJobGroup(job_group, f"epoch {params.to_epoch}", True)
-                planned: list[Rows] = []
+                planned: list[JavaRows] = []
                 before, counts = 0, False
                 for runner, own, tasks in attempts:
                     physical, own_rows = runner._begin(own, tasks, job_group, before)
@@ -226,7 +226,7 @@ class EpochRunner:
 
     def _begin(
         self, params: EpochParams, parallelism: int, job_group: str, partitions_before: int
-    ) -> tuple[_PhysicalPlan, Rows]:
+    ) -> tuple[_PhysicalPlan, JavaRows]:
         """Make all ready for an attempt in a Spark job; returns its rows."""
         physical = self.prepare(parallelism, self._active(params))
         rows, self._failures, self._tasks = physical.rows(), physical.failures, physical.stages.tasks

@@ -17,7 +17,7 @@ from typing import Final, TypeVar
 from headrace.demo.board import Board, ViewState
 from headrace.demo.data import Inputs, package_directory, prepare
 from headrace.demo.screen import Screen, open_screen
-from headrace.demo.server import HOST, Fetched, Server, execute, free_port, select
+from headrace.demo.server import HOST, DemoServer, Fetched, execute, free_port, select
 from headrace.demo.verify import Verdict, batch_answers, compare
 from headrace.demo.views import VIEWS, create_view, relations
 from headrace.demo.watch import Watcher
@@ -38,7 +38,7 @@ def run(arguments: list[str]) -> int:
     port = _choose_port(options.port)
     with _directory(options.data) as directory, _terminable():
         inputs = prepare(directory / "input")
-        server = Server(directory / "db", port, directory / "server.log", directory / "scratch")
+        server = DemoServer(directory / "db", port, directory / "server.log", directory / "scratch")
         board = Board(inputs.flights, [ViewState(view.name, view.meaning) for view in VIEWS])
         try:
             with open_screen(board) as screen:
@@ -60,7 +60,7 @@ def run(arguments: list[str]) -> int:
 class _Demo:
     """The acts, in order."""
 
-    def __init__(self, inputs: Inputs, server: Server, board: Board, screen: Screen, options: argparse.Namespace):
+    def __init__(self, inputs: Inputs, server: DemoServer, board: Board, screen: Screen, options: argparse.Namespace):
         self._inputs = inputs
         self._server = server
         self._board = board

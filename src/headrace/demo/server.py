@@ -35,7 +35,7 @@ def free_port(wanted: int) -> int | None:
         return port
 
 
-class Server:
+class DemoServer:
     """`headrace serve` on a directory and a port. Its output goes to a log file."""
 
     def __init__(self, data: Path, port: int, log: Path, scratch: Path):

@@ -25,7 +25,7 @@ _EXAMPLES: Final = 2
 
 
 @dataclass(frozen=True)
-class Answer:
+class ExpectedRows:
     """What a view should hold: column names, their Spark types, and the rows."""
 
     columns: tuple[str, ...]
@@ -65,7 +65,7 @@ def compare(view: str, expected: Sequence[Row], found: Sequence[Row]) -> Verdict
     return Verdict(view, len(found), "; ".join(parts))
 
 
-def batch_answers(inputs: Inputs, log: Path) -> dict[str, Answer]:
+def batch_answers(inputs: Inputs, log: Path) -> dict[str, ExpectedRows]:
     """Run every view's query with Spark over the input files. Spark's own messages go to the file `log`."""
     with _batch_session(log) as spark:
         schema: dict[TableName, Mapping[str, str]] = {}
@@ -86,10 +86,10 @@ def spark_query(view: View, schema: Mapping[TableName, Mapping[str, str]]) -> st
     return parse_query(view.query).to_spark(lambda name: f"`{name.name}`", schema)
 
 
-def _collected(frame: DataFrame) -> Answer:
+def _collected(frame: DataFrame) -> ExpectedRows:
     table = frame.toArrow()
     rows = list(zip(*(column.to_pylist() for column in table.columns), strict=True))
-    return Answer(tuple(frame.columns), tuple(kind for _, kind in frame.dtypes), rows)
+    return ExpectedRows(tuple(frame.columns), tuple(kind for _, kind in frame.dtypes), rows)
 
 
 def _input(spark: SparkSession, inputs: Inputs, name: str) -> DataFrame:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from headrace.demo.board import Board, ViewState
-from headrace.demo.server import Server, select
+from headrace.demo.server import DemoServer, select
 from headrace.demo.views import PROGRESS
 from headrace.errors import HeadraceError
 from headrace.server.client import ConnectionLost, PgClient
@@ -17,7 +17,7 @@ _TIMES_EVERY: Final = 5
 class Watcher:
     """Asks over a connection of its own, which it opens when there is a server."""
 
-    def __init__(self, board: Board, server: Server):
+    def __init__(self, board: Board, server: DemoServer):
         self._board = board
         self._server = server
         self._client: PgClient | None = None

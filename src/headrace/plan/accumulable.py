@@ -52,7 +52,7 @@ class Accumulation:
         return self.accumulator.order is not None
 
 
-class Rule(ABC):
+class AccumulationRule(ABC):
     """How the calls of a function accumulate. None means that only a recomputation is exact."""
 
     ignores_distinct: ClassVar[bool] = False
@@ -61,7 +61,7 @@ class Rule(ABC):
     @property
     def counts_once(self) -> bool:
         """Whether it says what values come to of which each counts once: `of_values`."""
-        return type(self).of_values is not Rule.of_values
+        return type(self).of_values is not AccumulationRule.of_values
 
     @abstractmethod
     def of_rows(self, b: Bridge, call: AggregateCall, append_only: bool) -> Accumulation | None:
@@ -78,7 +78,7 @@ class Rule(ABC):
         return accumulated.result.handle
 
 
-class AsItIs(Rule):
+class AsItIs(AccumulationRule):
     """A function of one argument, of which each row sends the value, and whose result has the argument's type."""
 
     def __init__(self, name: str, accumulator: Callable[[pa.DataType], Accumulator]):
@@ -91,7 +91,7 @@ class AsItIs(Rule):
         return Accumulation(self._accumulator(arrow_of(argument)), b.filtered(call, argument), result)
 
 
-class Extremum(Rule):
+class Extremum(AccumulationRule):
     """A minimum or maximum: in the diffs while rows only come, else the first of the values in order."""
 
     ignores_distinct = True
@@ -119,7 +119,7 @@ class AnyValue(Extremum):
         return super().of_rows(b, call, append_only) if function.ignores_nulls else None
 
 
-class Counting(Rule):
+class Counting(AccumulationRule):
     """`count` of any number of arguments: of rows in which none is null."""
 
     def of_rows(self, b: Bridge, call: AggregateCall, append_only: bool) -> Accumulation | None:
@@ -135,7 +135,7 @@ class Counting(Rule):
         return Accumulation(Count(), argument, _fresh(b, "count", b.literal_long(0)))
 
 
-class Summing(Rule):
+class Summing(AccumulationRule):
     """`sum`: the raw sum, of the type that holds any, and Spark's own cast of it."""
 
     def of_rows(self, b: Bridge, call: AggregateCall, append_only: bool) -> Accumulation | None:
@@ -201,7 +201,7 @@ def _fresh(b: Bridge, name: str, typed_like: Expr) -> Attr:
     return Attr(handle.id, name, handle.type, handle)
 
 
-RULES: Mapping[str, Rule] = {
+RULES: Mapping[str, AccumulationRule] = {
     "Count": Counting(),
     "Sum": Summing(),
     "Average": Averaging(),
@@ -214,4 +214,4 @@ RULES: Mapping[str, Rule] = {
 }
 """By the kind of Catalyst's function."""
 
-__all__ = ["RULES", "Accumulation", "Rule"]
+__all__ = ["RULES", "Accumulation", "AccumulationRule"]

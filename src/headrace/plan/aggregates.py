@@ -17,7 +17,7 @@ from headrace.plan.catalyst.expressions import Attribute, Expr, Named, named
 from headrace.plan.catalyst.kinds import AggregateCall
 from headrace.plan.distinct import plain_arguments, revealed
 from headrace.plan.guards import apart, has_guard
-from headrace.plan.marks import Marks, Reader
+from headrace.plan.marks import MarkReader, Marks
 from headrace.plan.python import check_aggregates
 from headrace.plan.recompute import Regrouped, recompute
 from headrace.plan.tree import WEIGHT, Attr, Operator, attr_arrow
@@ -95,7 +95,7 @@ class Aggregate(Operator):
         return tables
 
     def marks(self, below: Sequence[Marks], watermarks: Mapping[int, str]) -> Marks:
-        reader = Reader(below[0])
+        reader = MarkReader(below[0])
         keys: Marks = {}
         for i, (group, attr) in enumerate(zip(self.groups, self.group_attrs, strict=True)):
             found = reader.marks_of(group, attr.id)
@@ -104,7 +104,7 @@ class Aggregate(Operator):
                 column = f"g{i}" if isinstance(place, int) else f"g{i}.{attr_arrow(attr).field(place[1]).name}"
                 for name in self.state() if not self.expires else ():
                     self.expire(name, column, mark)
-        return Reader(keys).marks_of_all(self.results)
+        return MarkReader(keys).marks_of_all(self.results)
 
 
 def derive_aggregate(d: Derivation, node: nodes.Aggregate, needed: set[int]) -> Operator:

@@ -10,7 +10,7 @@ import pyarrow as pa
 from headrace.errors import NotSupported
 from headrace.plan.marks import TIMES, Marks
 from headrace.plan.tree import WEIGHT, Operator, attr_arrow
-from headrace.plan.watermarks import Mark
+from headrace.plan.watermarks import LeastWatermark
 from headrace.state.schema import TableSchema
 
 
@@ -20,7 +20,7 @@ class WindowClose(Operator):
 
     position: int
     """Of the column with the event time."""
-    mark: Mark
+    mark: LeastWatermark
     kind = "window close"
     TABLE = "open"
 
@@ -38,7 +38,7 @@ class WindowClose(Operator):
         self.expire(self.TABLE, f"c{self.position}", self.mark)
         return {}  # nothing is above it
 
-    def marks_needed(self) -> list[Mark]:
+    def marks_needed(self) -> list[LeastWatermark]:
         return [self.mark]
 
 

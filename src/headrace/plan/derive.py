@@ -54,7 +54,7 @@ class Path:
 
 
 @dataclass(frozen=True)
-class Relation:
+class PlannedRelation:
     """What the planner must know of an input relation."""
 
     id: int
@@ -74,8 +74,8 @@ class Derivation:
     """One pass over an optimized plan. `relations` maps the bridge's leaf ids to relations."""
 
     bridge: Bridge
-    relations: Mapping[int, Relation]
-    clock: temporal.Clock
+    relations: Mapping[int, PlannedRelation]
+    clock: temporal.ClockLiteral
     arrangements: Collection[int] = ()
     """Relations and indexes whose rows joins may look up instead of keeping them."""
 

@@ -13,12 +13,12 @@ from headrace.errors import NotSupported
 from headrace.plan import lookups
 from headrace.plan.catalyst.nodes import Leaf, Node
 from headrace.plan.marks import Marks
-from headrace.plan.tree import Attr, Operator, Reading
+from headrace.plan.tree import Attr, Operator, OwnReading
 from headrace.plan.types import arrow_of
 from headrace.plan.watermarks import of_column
 
 if TYPE_CHECKING:
-    from headrace.plan.derive import Derivation, Relation
+    from headrace.plan.derive import Derivation, PlannedRelation
 
 
 @dataclass
@@ -39,8 +39,8 @@ class Input(Operator):
         only = " changes only" if self.changes_only else ""
         return f"{self.relation_name} [{', '.join(self.columns)}]{late}{only}"
 
-    def reading(self) -> Reading:
-        return Reading(self.relation, changes=True, content=not self.changes_only)
+    def reading(self) -> OwnReading:
+        return OwnReading(self.relation, changes=True, content=not self.changes_only)
 
     def picked(self) -> Picked:
         return Picked(self, {a.id: name for a, name in zip(self.output, self.columns, strict=True)}, ())
@@ -84,7 +84,7 @@ def derive_leaf(d: Derivation, node: Leaf, needed: set[int]) -> Operator:
     return derive_input(d, node, needed, None if node.leaf_id is None else d.relations.get(node.leaf_id))
 
 
-def derive_input(d: Derivation, node: Node, needed: set[int], relation: Relation | None) -> Operator:
+def derive_input(d: Derivation, node: Node, needed: set[int], relation: PlannedRelation | None) -> Operator:
     """The needed columns of a relation; None for one of which nothing is known."""
     if relation is None:
         raise NotSupported(

@@ -15,11 +15,11 @@ from headrace.plan.catalyst.expressions import Attribute, Expr
 from headrace.plan.catalyst.nodes import Node
 from headrace.plan.guards import bare
 from headrace.plan.lookups import derive_lookup_join
-from headrace.plan.marks import TIMES, Marks, Reader, bands
+from headrace.plan.marks import TIMES, MarkReader, Marks, bands
 from headrace.plan.sharing import share
 from headrace.plan.tree import WEIGHT, Attr, Operator, Sharable, Shared, attr_arrow
 from headrace.plan.types import arrow_of
-from headrace.plan.watermarks import Band, Mark, through_join
+from headrace.plan.watermarks import Band, LeastWatermark, through_join
 from headrace.state.schema import TableSchema
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ class Join(Operator):
         for i, keys in enumerate(zip(self.left.keys, self.right.keys, strict=True)):
             ids = [k.id if isinstance(k, Attribute) else -1 - i for k in keys]
             for n, key in enumerate(keys):
-                mark = Reader(below[n]).mark(key)
+                mark = MarkReader(below[n]).mark(key)
                 if mark is not None and key.type in TIMES:
                     marks[n][ids[n]] = mark
                     places[n][ids[n]] = f"k{i}"
@@ -121,10 +121,12 @@ class Join(Operator):
         visible = {a.id for a in self.output}
         return {p: m for p, m in through.output.items() if p in visible}
 
-    def marks_needed(self) -> list[Mark]:
+    def marks_needed(self) -> list[LeastWatermark]:
         return list(self.expiry.values())
 
-    def _expire_side(self, name: str, side: JoinSide, keys: Mapping[int, str], expires: Mapping[int, Mark]) -> None:
+    def _expire_side(
+        self, name: str, side: JoinSide, keys: Mapping[int, str], expires: Mapping[int, LeastWatermark]
+    ) -> None:
         if side.shared is not None:  # what it looks up is not its own to forget
             return
         values = {a.id: f"v{i}" for i, a in enumerate(side.values) if a.type in TIMES}

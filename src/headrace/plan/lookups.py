@@ -21,11 +21,11 @@ from headrace.plan.catalyst.nodes import Filter, Join, Node, Project
 from headrace.plan.catalyst.plans import mapped
 from headrace.plan.marks import Marks, column_of
 from headrace.plan.rowwise import Projection, Selection
-from headrace.plan.tree import Attr, Operator, Reading
+from headrace.plan.tree import Attr, Operator, OwnReading
 from headrace.plan.types import arrow_of
 
 if TYPE_CHECKING:
-    from headrace.plan.derive import Derivation, Path, Relation
+    from headrace.plan.derive import Derivation, Path, PlannedRelation
 
 _CLAUSE = "FOR SYSTEM_TIME AS OF PROCTIME()"
 _TYPES = {"Inner": "inner", "LeftOuter": "left"}
@@ -55,8 +55,8 @@ class Lookup(Operator):
         keys = ", ".join(k.text for k in self.keys)
         return f"{how}in {self.relation_name} [{', '.join(self.columns)}] by {keys}"
 
-    def reading(self) -> Reading:
-        return Reading(self.relation, changes=False, content=True)
+    def reading(self) -> OwnReading:
+        return OwnReading(self.relation, changes=False, content=True)
 
     def marks(self, below: Sequence[Marks], watermarks: Mapping[int, str]) -> Marks:
         own = {a.id for a in self.own}
@@ -67,7 +67,7 @@ class Lookup(Operator):
 class _Side:
     """The side that is looked up, unfolded: all over the columns of its leaf."""
 
-    relation: Relation
+    relation: PlannedRelation
     columns: list[Attr]
     values: dict[int, Expr]
     """Output attributes of the side, by id."""
@@ -127,7 +127,7 @@ def derive_lookup_join(d: Derivation, node: Join, needed: set[int]) -> Operator 
     return Projection(d.attrs([c.attribute for c in columns]), True, [made], node, text, columns)
 
 
-def refuse_lookup(relation: Relation) -> NotSupported:
+def refuse_lookup(relation: PlannedRelation) -> NotSupported:
     """The error for a look-up that is no join's right side."""
     return NotSupported(
         f'"{relation.name}" {_CLAUSE} other than on the right of a join',

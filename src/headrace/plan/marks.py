@@ -13,11 +13,11 @@ from typing import TypeAlias
 from headrace.plan.catalyst.expressions import Attribute, Expr, Literal, Named
 from headrace.plan.catalyst.kinds import GetStructField
 from headrace.plan.guards import bare
-from headrace.plan.watermarks import Band, Floor, Mark, Rest, Shift, Step, Truncate, least, minus_rest
+from headrace.plan.watermarks import Band, Floor, LeastWatermark, Rest, Shift, Step, Truncate, least, minus_rest
 
 Place: TypeAlias = int | tuple[int, int]
 """A column by its expression id, or one field of a struct column: id and position."""
-Marks: TypeAlias = dict[Place, Mark]
+Marks: TypeAlias = dict[Place, LeastWatermark]
 
 TIMES = ("timestamp", "timestamp_ntz")
 """Types of columns that can have a mark."""
@@ -60,7 +60,7 @@ def in_all(branches: list[Marks]) -> Marks:
 
 
 @dataclass
-class Reader:
+class MarkReader:
     """Reads what expressions make of the marks of the columns below."""
 
     marks: Marks = field(default_factory=dict)
@@ -76,12 +76,12 @@ class Reader:
         """The marks of named expressions."""
         return merged(self.marks_of(e, e.id) for e in named)
 
-    def mark(self, e: Expr) -> Mark | None:
+    def mark(self, e: Expr) -> LeastWatermark | None:
         """The mark of an expression, where it is a monotone function of a column that has one."""
         found = self._time(bare(e))  # where it fails it is NULL, of which nothing is promised
-        return found if isinstance(found, Mark) else None
+        return found if isinstance(found, LeastWatermark) else None
 
-    def _fields(self, e: Expr) -> dict[int, Mark]:
+    def _fields(self, e: Expr) -> dict[int, LeastWatermark]:
         e = bare(e)
         kind = e.kind
         if kind in _SAME:
@@ -94,7 +94,7 @@ class Reader:
         found = {i: self.mark(value) for i, value in enumerate(e.children[1::2])}
         return {i: mark for i, mark in found.items() if mark is not None}
 
-    def _time(self, e: Expr) -> Mark | Rest | None:
+    def _time(self, e: Expr) -> LeastWatermark | Rest | None:
         kind = e.kind
         if isinstance(e, Attribute):
             return self.marks.get(e.id)
@@ -111,12 +111,12 @@ class Reader:
             return self._added(kind, children)
         if kind == "Remainder":
             inner, width = self._time(children[0]), _micros(children[1])
-            return Rest(inner, width) if isinstance(inner, Mark) and width else None
+            return Rest(inner, width) if isinstance(inner, LeastWatermark) and width else None
         return None
 
-    def _added(self, kind: str, children: Sequence[Expr]) -> Mark | None:
+    def _added(self, kind: str, children: Sequence[Expr]) -> LeastWatermark | None:
         left = self._time(children[0])
-        if not isinstance(left, Mark):
+        if not isinstance(left, LeastWatermark):
             return None
         us = _micros(children[1])
         if us is not None:
@@ -135,10 +135,10 @@ class Reader:
         same = rest.equals(tested) and rest.equals(added) and _micros(zero) == 0
         return found if same and isinstance(found, Rest) and _micros(width) == found.width_us else None
 
-    def _truncated(self, e: Expr) -> Mark | None:
+    def _truncated(self, e: Expr) -> LeastWatermark | None:
         unit, time = e.children
         inner = self._time(time)
-        if not isinstance(inner, Mark) or not isinstance(unit, Literal):
+        if not isinstance(inner, LeastWatermark) or not isinstance(unit, Literal):
             return None
         step = _STEPS.get(str(unit.value).lower())
         return None if step is None else inner.then(step)

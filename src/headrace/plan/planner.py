@@ -15,13 +15,13 @@ from headrace.errors import NotSupported, SparkLost
 from headrace.plan import tolerance, tree
 from headrace.plan.catalyst.bridge import Bridge
 from headrace.plan.catalyst.nodes import Node
-from headrace.plan.derive import Derivation, Path, Relation
+from headrace.plan.derive import Derivation, Path, PlannedRelation
 from headrace.plan.distinct import hidden
 from headrace.plan.event_time import with_event_time
 from headrace.plan.failures import translated
 from headrace.plan.python import nondeterministic_call
 from headrace.plan.sessions import marked
-from headrace.plan.temporal import Clock
+from headrace.plan.temporal import ClockLiteral
 from headrace.plan.types import arrow_of, spark_of
 from headrace.plan.watermarks import NO_EVENT_TIME, EventTime
 from headrace.sql.statements import LOOKUP_SUFFIX
@@ -87,7 +87,7 @@ class ViewPlan:
         return frozenset(r.relation for r in inputs) - {r.relation for r in inputs if r.content}
 
     @property
-    def _readings(self) -> list[tree.Reading]:
+    def _readings(self) -> list[tree.OwnReading]:
         return tree.readings(self.root)
 
     @property
@@ -131,10 +131,10 @@ class Planner:
         self.generation = 0
         """How often it was given another Spark application."""
         self._lock = threading.RLock()
-        self._leaves: dict[int, Relation] = {}
+        self._leaves: dict[int, PlannedRelation] = {}
         self._names: dict[int, str] = {}
         self._bridge: Bridge | None = None
-        self._clock: Clock
+        self._clock: ClockLiteral
         if spark is not None:
             self.renew(spark)
 
@@ -154,12 +154,12 @@ class Planner:
         """Go on in another Spark application: no relation is defined there yet, no plan made before can be run."""
         with self._lock:
             self._bridge = Bridge(spark, self._lock)
-            self._clock = Clock(self._bridge)
+            self._clock = ClockLiteral(self._bridge)
             self.generation += 1
             self._leaves.clear()
             self._names.clear()
 
-    def define(self, relation: Relation, columns: Iterable[Column], name: str) -> None:
+    def define(self, relation: PlannedRelation, columns: Iterable[Column], name: str) -> None:
         """Make a relation known to queries under `name`."""
         with self._lock:
             if not self.has_spark:
@@ -171,7 +171,7 @@ class Planner:
                 own = Path(relation.id, relation.name, relation.primary_key, frozenset(schema.names), True)
                 self.define_path(relation, own)
 
-    def define_path(self, relation: Relation | int, path: Path) -> None:
+    def define_path(self, relation: PlannedRelation | int, path: Path) -> None:
         """Make known how the rows of a relation can be looked up. Of several ways the first that fits is taken."""
         with self._lock:
             if not self.has_spark:
@@ -186,7 +186,7 @@ class Planner:
             found = replace(relation, lookup=True, paths=(path,))
             self._define_leaf(schema, found, self._names[relation.id] + LOOKUP_SUFFIX)
 
-    def _define_leaf(self, schema: StructType, relation: Relation, name: str) -> None:
+    def _define_leaf(self, schema: StructType, relation: PlannedRelation, name: str) -> None:
         frame = self.bridge.relation(schema)
         leaf = self.bridge.analyzed(frame).leaf_id
         assert leaf is not None
@@ -256,8 +256,8 @@ class _Planning:
     """What one plan is made with: all of the same Spark application, whatever is defined meanwhile."""
 
     bridge: Bridge
-    clock: Clock
-    leaves: Mapping[int, Relation]
+    clock: ClockLiteral
+    leaves: Mapping[int, PlannedRelation]
     generation: int
 
     def plan(
@@ -342,4 +342,4 @@ def _check_columns(columns: Iterable[Column]) -> None:
         seen.add(c.name)
 
 
-__all__ = ["Path", "Planner", "Relation", "ViewPlan"]
+__all__ = ["Path", "Planner", "PlannedRelation", "ViewPlan"]

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from headrace.plan.catalyst.expressions import Attribute, Expr
 from headrace.plan.catalyst.nodes import Aggregate, Node, PythonGroups, Window
-from headrace.plan.marks import TIMES, Marks, Reader
+from headrace.plan.marks import TIMES, MarkReader, Marks
 from headrace.plan.tree import WEIGHT, Attr, Operator, attr_arrow
 from headrace.plan.types import arrow_of
 from headrace.state.schema import TableSchema
@@ -88,7 +88,7 @@ class Recompute(Operator):
         return list(self.node.expressions)
 
     def marks(self, below: Sequence[Marks], watermarks: Mapping[int, str]) -> Marks:
-        reader = Reader(below[0])
+        reader = MarkReader(below[0])
         keys: Marks = {}
         for i, key in enumerate(self.keys):
             found = reader.mark(key)
@@ -118,7 +118,7 @@ class Regrouped(Recompute):
         return not self.keys and not any(e.has(_PYTHON) for e in self.node.expressions)
 
     def marks_of_keys(self, keys: Marks) -> Marks:
-        return Reader(keys).marks_of_all(self.node.results)
+        return MarkReader(keys).marks_of_all(self.node.results)
 
 
 @dataclass

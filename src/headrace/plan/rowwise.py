@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from headrace.plan.catalyst.expressions import Attribute, Expr, Named, all_renamed
 from headrace.plan.catalyst.nodes import Expand, Filter, Generate, Node, Project
-from headrace.plan.marks import Marks, Reader, in_all, merged
+from headrace.plan.marks import MarkReader, Marks, in_all, merged
 from headrace.plan.tree import Operator
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class Projection(Rowwise):
         return all_renamed(self.expressions)
 
     def marks(self, below: Sequence[Marks], watermarks: Mapping[int, str]) -> Marks:
-        return Reader(below[0]).marks_of_all(self.expressions)
+        return MarkReader(below[0]).marks_of_all(self.expressions)
 
 
 @dataclass
@@ -83,7 +83,7 @@ class Expansion(Rowwise):
     node: Expand
 
     def marks(self, below: Sequence[Marks], watermarks: Mapping[int, str]) -> Marks:
-        reader = Reader(below[0])
+        reader = MarkReader(below[0])
         rows = (zip(row, self.output, strict=True) for row in self.node.projections)
         return in_all([merged([reader.marks_of(e, a.id) for e, a in row]) for row in rows])
 

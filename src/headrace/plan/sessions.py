@@ -21,7 +21,7 @@ from headrace.plan.catalyst.kinds import AggregateCall, WindowCall
 from headrace.plan.catalyst.nodes import Filter, Node, Project, PythonMap, Window
 from headrace.plan.catalyst.parts import Part
 from headrace.plan.catalyst.plans import mapped
-from headrace.plan.marks import TIMES, Marks, Reader
+from headrace.plan.marks import TIMES, MarkReader, Marks
 from headrace.plan.tree import WEIGHT, Attr, Operator, attr_arrow
 from headrace.plan.types import arrow_of
 from headrace.plan.watermarks import Shift
@@ -92,7 +92,7 @@ class Session(Operator):
         So sessions that end at the mark or before are closed. Of a start, and of a row's own time, nothing is known: a
         session may have gone on for long. What changes has the key of the row that changed.
         """
-        reader = Reader(below[0])
+        reader = MarkReader(below[0])
         places = dict(zip(self.columns, self.output))
         found = {f"k{i}": reader.mark(key) for i, key in enumerate(self.keys)}
         marks: Marks = {places[name].id: mark for name, mark in found.items() if mark is not None and name in places}

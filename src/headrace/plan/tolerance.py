@@ -34,7 +34,7 @@ from headrace.plan.catalyst.nodes import (
 from headrace.plan.guards import apart, guard, has_guard, is_sound, unguarded
 
 if TYPE_CHECKING:
-    from headrace.plan.temporal import Clock
+    from headrace.plan.temporal import ClockLiteral
 
 FAIL, NULL, SKIP = ON_ERROR
 
@@ -66,7 +66,7 @@ _PLAIN = frozenset(
 )  # fmt: skip
 
 
-def tolerant(b: Bridge, clock: Clock, node: Node, on_error: str) -> Node:
+def tolerant(b: Bridge, clock: ClockLiteral, node: Node, on_error: str) -> Node:
     """The analyzed plan as `on_error` wants it. Raises `NotSupported` for what no rule covers."""
     return node if on_error == FAIL else _Tolerance(b, clock, on_error == SKIP).node(node)
 
@@ -76,7 +76,7 @@ class _Tolerance:
     """One pass over a plan."""
 
     b: Bridge
-    clock: Clock
+    clock: ClockLiteral
     skip: bool
     loosened: set[int] = field(default_factory=set)
     """Ids of attributes that could not be null and now can."""

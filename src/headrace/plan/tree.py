@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from headrace.plan.catalyst.expressions import Attribute
 from headrace.plan.marks import Marks
-from headrace.plan.watermarks import Mark
+from headrace.plan.watermarks import LeastWatermark
 from headrace.state.schema import TableSchema
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Operator:
     id: str = field(default="", init=False)
     expires: dict[str, str] = field(default_factory=dict, init=False)
     """State table within the node -> its column with the event time by which rows expire."""
-    expiry: dict[str, Mark] = field(default_factory=dict, init=False)
+    expiry: dict[str, LeastWatermark] = field(default_factory=dict, init=False)
     """State table within the node -> the mark below which rows have expired."""
 
     kind = "operator"
@@ -86,7 +86,7 @@ class Operator:
 
     # ---- what it reads
 
-    def reading(self) -> Reading | None:
+    def reading(self) -> OwnReading | None:
         """What it reads of a relation by itself."""
         return None
 
@@ -131,7 +131,7 @@ class Operator:
         """
         return {}
 
-    def marks_needed(self) -> list[Mark]:
+    def marks_needed(self) -> list[LeastWatermark]:
         """The marks without which it could not work, or would keep its state for ever.
 
         Asked after `marks`, so that they may be those that it has noted. An operator that needs none only takes part
@@ -139,7 +139,7 @@ class Operator:
         """
         return []
 
-    def expire(self, table: str, column: str, mark: Mark) -> None:
+    def expire(self, table: str, column: str, mark: LeastWatermark) -> None:
         """Rows of a state table may be forgotten once their event time is below a mark."""
         self.expires[table], self.expiry[table] = column, mark
 
@@ -149,7 +149,7 @@ class Operator:
 
 
 @dataclass(frozen=True)
-class Reading:
+class OwnReading:
     """What an operator reads of a relation by itself."""
 
     relation: int
@@ -215,7 +215,7 @@ def walk(root: Operator) -> Iterator[Operator]:
         yield from walk(child)
 
 
-def readings(root: Operator) -> list[Reading]:
+def readings(root: Operator) -> list[OwnReading]:
     """What a plan reads of relations, parents first."""
     return [reading for op in walk(root) if (reading := op.reading()) is not None]
 

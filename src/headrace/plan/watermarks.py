@@ -63,14 +63,14 @@ Step: TypeAlias = Shift | Floor | Truncate
 
 
 @dataclass(frozen=True)
-class Chain:
+class WatermarkChain:
     """The watermark of a relation's column, put through steps one after the other."""
 
     relation: int
     column: str
     steps: tuple[Step, ...] = ()
 
-    def then(self, step: Step) -> Chain:
+    def then(self, step: Step) -> WatermarkChain:
         """This, and then one more step."""
         if not isinstance(step, Shift):
             return replace(self, steps=(*self.steps, step))
@@ -78,7 +78,7 @@ class Chain:
         us = before + step.us
         return replace(base, steps=(*base.steps, Shift(us))) if us else base
 
-    def parts(self) -> tuple[Chain, int]:
+    def parts(self) -> tuple[WatermarkChain, int]:
         """The chain without the shift at its end, and that shift."""
         last = self.steps[-1] if self.steps else None
         return (replace(self, steps=self.steps[:-1]), last.us) if isinstance(last, Shift) else (self, 0)
@@ -93,14 +93,14 @@ class Chain:
 
 
 @dataclass(frozen=True)
-class Mark:
+class LeastWatermark:
     """The least of several chains; there is none as long as one of them has no value."""
 
-    chains: frozenset[Chain]
+    chains: frozenset[WatermarkChain]
 
-    def then(self, step: Step) -> Mark:
+    def then(self, step: Step) -> LeastWatermark:
         """Each chain with one more step: which all are monotone, so that it is the step of the least."""
-        return Mark(frozenset(c.then(step) for c in self.chains))
+        return LeastWatermark(frozenset(c.then(step) for c in self.chains))
 
     def value(self, watermark: WatermarkOf) -> int | None:
         """The mark, given the watermarks of relations."""
@@ -118,36 +118,36 @@ class Mark:
         return "; ".join(sorted(repr(c) for c in self.chains))
 
 
-def of_column(relation: int, column: str) -> Mark:
+def of_column(relation: int, column: str) -> LeastWatermark:
     """The mark of a relation's own column."""
-    return Mark(frozenset({Chain(relation, column)}))
+    return LeastWatermark(frozenset({WatermarkChain(relation, column)}))
 
 
-def least(marks: Iterable[Mark | None]) -> Mark | None:
+def least(marks: Iterable[LeastWatermark | None]) -> LeastWatermark | None:
     """The mark of a column into which several are put together: none where one of them has none."""
-    chains: set[Chain] = set()
+    chains: set[WatermarkChain] = set()
     for mark in marks:
         if mark is None:
             return None
         chains |= mark.chains
-    return Mark(frozenset(chains)) if chains else None
+    return LeastWatermark(frozenset(chains)) if chains else None
 
 
 @dataclass(frozen=True)
 class Rest:
     """How far a time lies after the start of its interval of `width_us`, intervals starting at 0: t mod width."""
 
-    of: Mark
+    of: LeastWatermark
     width_us: int
 
 
-def minus_rest(mark: Mark, rest: Rest) -> Mark | None:
+def minus_rest(mark: LeastWatermark, rest: Rest) -> LeastWatermark | None:
     """`(t + a) - (t + b) mod width`: what windows start at; None if the two are not of one t."""
     left, right = {c.parts() for c in mark.chains}, {c.parts() for c in rest.of.chains}
     (a, *others), (b, *more) = sorted({s for _, s in left}), sorted({s for _, s in right})
     if others or more or {c for c, _ in left} != {c for c, _ in right}:
         return None
-    found = Mark(frozenset(c.then(Floor(rest.width_us, -b)) for c, _ in left))
+    found = LeastWatermark(frozenset(c.then(Floor(rest.width_us, -b)) for c, _ in left))
     return found.then(Shift(a))
 
 
@@ -176,20 +176,22 @@ class JoinMarks:
     `output` are marks of the columns of the result.
     """
 
-    left_expires: Mapping[int, Mark] = field(default_factory=dict)
-    right_expires: Mapping[int, Mark] = field(default_factory=dict)
-    output: Mapping[int, Mark] = field(default_factory=dict)
+    left_expires: Mapping[int, LeastWatermark] = field(default_factory=dict)
+    right_expires: Mapping[int, LeastWatermark] = field(default_factory=dict)
+    output: Mapping[int, LeastWatermark] = field(default_factory=dict)
 
 
-def through_join(bands: Sequence[Band], left: Mapping[int, Mark], right: Mapping[int, Mark]) -> JoinMarks:
+def through_join(
+    bands: Sequence[Band], left: Mapping[int, LeastWatermark], right: Mapping[int, LeastWatermark]
+) -> JoinMarks:
     """Marks through a join, whatever its type.
 
     A pair changes when one of its rows does. If the right one does, it is at its own mark or above, and then the band
     says from where on the left one is. Where a band bounds a left time from below, rows of the left that are further
     back can meet no right row that still comes.
     """
-    expires: tuple[dict[int, Mark], dict[int, Mark]] = ({}, {})
-    output: dict[int, Mark] = {}
+    expires: tuple[dict[int, LeastWatermark], dict[int, LeastWatermark]] = ({}, {})
+    output: dict[int, LeastWatermark] = {}
     for band in bands:
         one, other = left.get(band.left), right.get(band.right)
         if one is None or other is None:
@@ -203,7 +205,13 @@ def through_join(bands: Sequence[Band], left: Mapping[int, Mark], right: Mapping
     return JoinMarks(*expires, output)
 
 
-def _note(column: int, own: Mark, reached: Mark, expires: dict[int, Mark], output: dict[int, Mark]) -> None:
+def _note(
+    column: int,
+    own: LeastWatermark,
+    reached: LeastWatermark,
+    expires: dict[int, LeastWatermark],
+    output: dict[int, LeastWatermark],
+) -> None:
     """A column is bound from below by the other side's mark. The first band that does so counts."""
     both = least([own, reached])
     assert both is not None
@@ -220,9 +228,9 @@ class EventTime:
 
     relations: frozenset[int] = frozenset()
     """The relations whose watermarks count. Of sources among them, late rows are not taken in."""
-    expiry: Mapping[str, Mark] = field(default_factory=dict)
+    expiry: Mapping[str, LeastWatermark] = field(default_factory=dict)
     """By state table: rows below the mark are dropped."""
-    closes: Mark | None = None
+    closes: LeastWatermark | None = None
     """With EMIT ON WINDOW CLOSE: rows below the mark have been put out, and will not change."""
     column: str | None = None
     """The column of the view for which `closes` is the mark."""

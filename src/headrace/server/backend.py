@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final, TypeAlias
 
-from headrace.server.wire import ProtocolViolation, Reader, cstring, frame, int16, int32, value
+from headrace.server.wire import MessageReader, ProtocolViolation, cstring, frame, int16, int32, value
 
 ENCRYPTION_REFUSED: Final = b"N"
 ENCRYPTION_ACCEPTED: Final = b"S"
@@ -253,7 +253,7 @@ BackendMessage: TypeAlias = (
 )
 
 
-def _authentication(body: Reader) -> BackendMessage:
+def _authentication(body: MessageReader) -> BackendMessage:
     method = body.int32()
     match method:
         case 0:
@@ -270,33 +270,33 @@ def _authentication(body: Reader) -> BackendMessage:
     raise ProtocolViolation(f"the server asks for authentication method {method}, which this client lacks")
 
 
-def _negotiate(body: Reader) -> NegotiateProtocolVersion:
+def _negotiate(body: MessageReader) -> NegotiateProtocolVersion:
     minor, count = body.int32(), body.int32()
     if not 0 <= count <= body.left:
         raise ProtocolViolation("message is shorter than what it announces")
     return NegotiateProtocolVersion(minor, tuple(body.cstring() for _ in range(count)))
 
 
-def _field(body: Reader) -> Field:
+def _field(body: MessageReader) -> Field:
     name = body.cstring()
     body.take(6)
     return Field(name, body.int32(), body.int16(), body.int32(), body.int16())
 
 
-def _row_description(body: Reader) -> RowDescription:
+def _row_description(body: MessageReader) -> RowDescription:
     return RowDescription(tuple(_field(body) for _ in range(body.count(19))))
 
 
-def _data_row(body: Reader) -> DataRow:
+def _data_row(body: MessageReader) -> DataRow:
     return DataRow(tuple(body.value() for _ in range(body.count(4))))
 
 
-def _parameter_description(body: Reader) -> ParameterDescription:
+def _parameter_description(body: MessageReader) -> ParameterDescription:
     return ParameterDescription(tuple(body.int32() & 0xFFFFFFFF for _ in range(body.count(4))))
 
 
-def _report(kind: str) -> Callable[[Reader], Report]:
-    def decode(body: Reader) -> Report:
+def _report(kind: str) -> Callable[[MessageReader], Report]:
+    def decode(body: MessageReader) -> Report:
         fields: dict[str, str] = {}
         while (code := body.take(1)) != b"\0":
             fields[code.decode("latin-1")] = body.cstring()
@@ -305,8 +305,8 @@ def _report(kind: str) -> Callable[[Reader], Report]:
     return decode
 
 
-def _copy_response(kind: str) -> Callable[[Reader], CopyResponse]:
-    def decode(body: Reader) -> CopyResponse:
+def _copy_response(kind: str) -> Callable[[MessageReader], CopyResponse]:
+    def decode(body: MessageReader) -> CopyResponse:
         binary = body.take(1) != b"\0"
         columns = body.count(2)
         body.take(2 * columns)
@@ -315,11 +315,11 @@ def _copy_response(kind: str) -> Callable[[Reader], CopyResponse]:
     return decode
 
 
-def _bare(kind: str) -> Callable[[Reader], Bare]:
+def _bare(kind: str) -> Callable[[MessageReader], Bare]:
     return lambda body: Bare(kind)
 
 
-_DECODERS: dict[int, Callable[[Reader], BackendMessage]] = {
+_DECODERS: dict[int, Callable[[MessageReader], BackendMessage]] = {
     ord("R"): _authentication,
     ord("v"): _negotiate,
     ord("S"): lambda body: ParameterStatus(body.cstring(), body.cstring()),
@@ -355,7 +355,7 @@ class BackendDecoder:
                 raise ProtocolViolation(f"invalid message from the server, type {self._buffer[0]}, length {length}")
             if len(self._buffer) <= length:
                 return
-            body = Reader(bytes(self._buffer[5 : length + 1]))
+            body = MessageReader(bytes(self._buffer[5 : length + 1]))
             del self._buffer[: length + 1]
             message = decode(body)
             body.end()

@@ -21,7 +21,7 @@ from headrace.server.backend import Report
 from headrace.server.copy_in import CopyIn
 from headrace.server.copy_out import CopyOut
 from headrace.server.frontend import FrontendMessage
-from headrace.server.gate import Gate, Login, Wire
+from headrace.server.gate import AccessGate, ClientSocket, Login
 from headrace.server.portals import (
     Portal,
     PortalCursor,
@@ -31,7 +31,7 @@ from headrace.server.portals import (
     pieces,
 )
 from headrace.server.rows import data_rows, row_description
-from headrace.server.wire import ProtocolViolation, Reader
+from headrace.server.wire import MessageReader, ProtocolViolation
 from headrace.session.named import Named
 from headrace.session.result import (
     CopySink,
@@ -117,16 +117,16 @@ class Connection:
         pid: int,
         secret: bytes,
         on_cancel: Callable[[int, bytes], None] = lambda pid, secret: None,
-        gate: Gate | None = None,
+        gate: AccessGate | None = None,
     ):
         self._make_session = make_session
         self._pid = pid
         self._secret = secret
         self._on_cancel = on_cancel
-        self._gate = gate or Gate()
+        self._gate = gate or AccessGate()
         self._login: Login | None = None
         self._parameters: dict[str, str] = {}
-        self.wire = Wire()
+        self.wire = ClientSocket()
         """What is known of the client's line."""
         self.send_now: Callable[[bytes], None] = lambda data: None
         """Sends whole messages beside those that are yielded; any thread."""
@@ -664,7 +664,7 @@ class Connection:
                 if copying.rest is not None:
                     yield from self._script(copying.rest)
             case frontend.Opaque("f", body):
-                reason = Reader(body).cstring()
+                reason = MessageReader(body).cstring()
                 copying.rows.fail(QueryCanceled(f"COPY from stdin failed: {reason}"))
             case frontend.Flush() | frontend.Sync():
                 pass  # sent before the client knew what the statement was

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from headrace.config import Settings
 from headrace.errors import InvalidParameter
-from headrace.server.gate import Gate
+from headrace.server.gate import AccessGate
 from headrace.server.guesses import Guesses
 from headrace.server.tls import Certificates
 from headrace.session.access import Rules, check_rules, is_loopback
@@ -40,7 +40,7 @@ def certificates_of(settings: Settings) -> Certificates | None:
 def gate_of(
     settings: Callable[[], Settings], role: Callable[[str], Role | None], mock_key: bytes | None = None,
     audit: AuditLog | None = None,
-) -> Gate:  # fmt: skip
+) -> AccessGate:  # fmt: skip
     """Rules and roles as of now; `settings` are asked again for each client. Raises `InvalidParameter`."""
     first = settings()
     check_rules(first.auth_rules, first)
@@ -49,7 +49,7 @@ def gate_of(
         now_settings = settings()
         return now_settings.failed_logins_per_minute
 
-    return Gate(
+    return AccessGate(
         lambda: _parse(settings().auth_rules), role, requires_tls=first.tls == "required", mock_key=mock_key,
         guesses=Guesses(most_failures), note=None if audit is None else audit.note,
     )  # fmt: skip

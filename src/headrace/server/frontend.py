@@ -11,8 +11,8 @@ from headrace.server.wire import (
     MAX_MESSAGE_BYTES,
     MAX_SMALL_BYTES,
     MAX_STARTUP_BYTES,
+    MessageReader,
     ProtocolViolation,
-    Reader,
     cstring,
     frame,
     int16,
@@ -215,32 +215,32 @@ def _formats(formats: tuple[int, ...]) -> bytes:
     return int16(_short(len(formats))) + b"".join(int16(f) for f in formats)
 
 
-def _read_formats(body: Reader) -> tuple[int, ...]:
+def _read_formats(body: MessageReader) -> tuple[int, ...]:
     formats = tuple(body.int16() for _ in range(body.count(2)))
     if any(f not in (0, 1) for f in formats):
         raise ProtocolViolation("unknown format code in bind message", hint="0 is text and 1 is binary.")
     return formats
 
 
-def _parse(body: Reader) -> Parse:
+def _parse(body: MessageReader) -> Parse:
     name, sql = body.cstring(), body.cstring()
     return Parse(name, sql, tuple(body.int32() & 0xFFFFFFFF for _ in range(body.count(4))))
 
 
-def _bind(body: Reader) -> Bind:
+def _bind(body: MessageReader) -> Bind:
     portal, statement, formats = body.cstring(), body.cstring(), _read_formats(body)
     values = tuple(body.value() for _ in range(body.count(4)))
     return Bind(portal, statement, formats, values, _read_formats(body))
 
 
-def _target(body: Reader) -> tuple[str, str]:
+def _target(body: MessageReader) -> tuple[str, str]:
     kind = body.take(1)
     if kind not in (b"S", b"P"):
         raise ProtocolViolation("describe and close take a statement (S) or a portal (P)")
     return kind.decode(), body.cstring()
 
 
-_DECODERS: dict[int, Callable[[Reader], FrontendMessage]] = {
+_DECODERS: dict[int, Callable[[MessageReader], FrontendMessage]] = {
     ord("Q"): lambda body: Query(body.cstring()),
     ord("P"): _parse,
     ord("B"): _bind,
@@ -278,7 +278,7 @@ def _quickly(data: bytes, at: int, stop: int) -> FrontendMessage | None:
     raw = data[at:stop]
     found = _SAME.get(raw)
     if found is None:
-        body = Reader(raw[5:])
+        body = MessageReader(raw[5:])
         try:
             found = _DECODERS[kind](body)
             body.end()
@@ -405,11 +405,11 @@ class FrontendDecoder:
             raise ProtocolViolation("invalid length of start-up packet", hint="This port speaks PostgreSQL's protocol.")
         if len(self._buffer) < length:
             return None
-        body = Reader(bytes(self._buffer[4:length]))
+        body = MessageReader(bytes(self._buffer[4:length]))
         del self._buffer[:length]
         return self._startup_message(body)
 
-    def _startup_message(self, body: Reader) -> FrontendMessage:
+    def _startup_message(self, body: MessageReader) -> FrontendMessage:
         code = body.int32()
         if code in (_SSL, _GSSENC):
             body.end()
@@ -444,14 +444,14 @@ class FrontendDecoder:
             raise ProtocolViolation(f"invalid message length {length}: at most {longest} bytes are taken")
         if len(buffer) <= length:
             return None
-        body = Reader(bytes(buffer[5 : length + 1]))
+        body = MessageReader(bytes(buffer[5 : length + 1]))
         del buffer[: length + 1]
         message = decode(body)
         body.end()
         return message
 
 
-def _startup_parameters(body: Reader) -> dict[str, str]:
+def _startup_parameters(body: MessageReader) -> dict[str, str]:
     parameters: dict[str, str] = {}
     while name := body.cstring():
         parameters[name] = body.cstring()

@@ -13,7 +13,7 @@ from headrace.errors import HeadraceError
 from headrace.server import backend
 from headrace.server.backend import BackendMessage
 from headrace.server.guesses import Guesses
-from headrace.server.wire import ProtocolViolation, Reader
+from headrace.server.wire import MessageReader, ProtocolViolation
 from headrace.session.access import Caller, Rules
 from headrace.session.roles import Role
 
@@ -21,7 +21,7 @@ _REFUSED: Final = "28000"
 
 
 @dataclass(frozen=True, slots=True)
-class Wire:
+class ClientSocket:
     """What the socket tells of a client: its address, and whether the line is encrypted."""
 
     address: str = ""
@@ -36,7 +36,7 @@ def _note_nothing(event: str, **said: str | int | None) -> None:
     """What a gate without an audit log tells."""
 
 
-class Gate:
+class AccessGate:
     """The rules and roles as of now, by which clients are let in."""
 
     def __init__(
@@ -59,7 +59,7 @@ class Gate:
         self.guesses = guesses or Guesses(lambda: 0)
         self.note = note or _note_nothing
 
-    def login(self, user: str, database: str, wire: Wire) -> Login:
+    def login(self, user: str, database: str, wire: ClientSocket) -> Login:
         """The login of a client. Raises `HeadraceError` (28000) for one that is turned away unheard."""
         if self.requires_tls and not wire.encrypted:
             raise HeadraceError(
@@ -88,7 +88,7 @@ class Gate:
 class Login:
     """One client's way in. Once `done` it is known who it is."""
 
-    def __init__(self, gate: Gate, user: str, wire: Wire) -> None:
+    def __init__(self, gate: AccessGate, user: str, wire: ClientSocket) -> None:
         self._gate, self._user, self._wire = gate, user, wire
         self._exchange: ServerExchange | None = None
         self._heard_first = False
@@ -154,7 +154,7 @@ class Login:
 
 def _initial(body: bytes) -> tuple[str, bytes]:
     """Mechanism and first message of a SASLInitialResponse."""
-    reader = Reader(body)
+    reader = MessageReader(body)
     mechanism, first = reader.cstring(), reader.value()
     reader.end()
     return mechanism, first or b""

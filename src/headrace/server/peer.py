@@ -16,7 +16,7 @@ from headrace.errors import HeadraceError, ShuttingDown
 from headrace.server.backend import ENCRYPTION_ACCEPTED
 from headrace.server.connection import ELSEWHERE, Connection
 from headrace.server.frontend import FrontendDecoder, FrontendMessage, SslRequest, Terminate
-from headrace.server.gate import Wire
+from headrace.server.gate import ClientSocket
 from headrace.server.tls import Certificates, common_name
 from headrace.server.wire import ProtocolViolation
 from headrace.server.worker import Worker
@@ -120,7 +120,7 @@ class Peer:
         self.connection = connection
         self._worker = worker
         self._decoder = FrontendDecoder(admitted=lambda: connection.admitted)
-        connection.wire = Wire(_address(writer))
+        connection.wire = ClientSocket(_address(writer))
         connection.send_now = self._send_now
         self._inbox: list[FrontendMessage | ProtocolViolation] = []
         self._inbox_bytes = 0
@@ -372,7 +372,7 @@ class Peer:
         self._writer = asyncio.StreamWriter(transport, self._line, None, self._loop)  # type: ignore[arg-type]
         transport.set_write_buffer_limits(high=_WRITE_HIGH_BYTES)
         name = common_name(transport.get_extra_info("peercert"))
-        self.connection.wire = Wire(self.connection.wire.address, True, name, loaded.binding)
+        self.connection.wire = ClientSocket(self.connection.wire.address, True, name, loaded.binding)
 
     async def _send_busily(self, stream: Iterator[bytes | Pending], *, quick: bool) -> None:
         self.busy = True

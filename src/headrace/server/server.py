@@ -16,7 +16,7 @@ import structlog
 
 from headrace.errors import HeadraceError, ShuttingDown
 from headrace.server.connection import Connection, MakeSession
-from headrace.server.gate import Gate
+from headrace.server.gate import AccessGate
 from headrace.server.peer import Line, Mailbox, Peer
 from headrace.server.tls import Certificates
 from headrace.server.worker import Worker
@@ -46,7 +46,7 @@ class PgServer:
         max_connections: int = 100,
         startup_timeout_s: float = 60.0,
         stop_grace_s: float = 5.0,
-        gate: Gate | None = None,
+        gate: AccessGate | None = None,
         certificates: Certificates | None = None,
     ):
         """Without a `gate` clients on this machine are trusted and all others refused; without `certificates` no line
@@ -56,7 +56,7 @@ class PgServer:
         self._port = port
         self._max_connections = max_connections
         self._startup_timeout_s = startup_timeout_s
-        self._gate = gate or Gate()
+        self._gate = gate or AccessGate()
         self._certificates = certificates
         self._stop_grace_s = stop_grace_s
         self._pids = itertools.count(1)

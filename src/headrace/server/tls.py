@@ -18,7 +18,7 @@ _END: Final = "-----END CERTIFICATE-----"
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class LoadedCertificates:
     """What the certificate files have come to: the context for new connections, and its channel binding."""
 
     context: ssl.SSLContext
@@ -44,7 +44,7 @@ class Certificates:
                 hint="tls_cert_file and tls_key_file name files in PEM form that belong together.",
             ) from error
 
-    def now(self) -> Loaded:
+    def now(self) -> LoadedCertificates:
         """As the files are now; as they were if they cannot be read, which is logged once."""
         with self._lock:
             try:
@@ -61,14 +61,14 @@ class Certificates:
         found = [file.stat() for file in self._files]
         return tuple((s.st_mtime_ns, s.st_size, s.st_ino) for s in found)
 
-    def _load(self) -> Loaded:
+    def _load(self) -> LoadedCertificates:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.load_cert_chain(self._certificate, self._key, password=_no_password)
         if self._clients is not None:
             context.load_verify_locations(self._clients)
             context.verify_mode = ssl.CERT_OPTIONAL  # which rules ask for it is known later
-        return Loaded(context, end_point(self._certificate.read_text()))
+        return LoadedCertificates(context, end_point(self._certificate.read_text()))
 
 
 def end_point(pem: str) -> bytes | None:

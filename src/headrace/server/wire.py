@@ -52,7 +52,7 @@ def frame(kind: bytes, body: bytes) -> bytes:
     return kind + _INT32.pack(len(body) + 4) + body
 
 
-class Reader:
+class MessageReader:
     """Reads a message's body from front to back; every shortage is a `ProtocolViolation`."""
 
     __slots__ = ("_at", "_data")

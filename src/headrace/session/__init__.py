@@ -84,15 +84,10 @@ session when it comes, the same way as after a loss of Spark (`Coordinator.expec
 (`SparkKeeper.wait_ready`), one tries again, one fails what waits. Jobs are `starting` until then: without a runner no
 lane begins an epoch, and all of their inputs' bindings are kept that they might need (`Graph.bindings_for`).
 `Lifecycle.define` tells the planner of all relations, from which moment on queries are let go; then `Lifecycle.plan`
-<<<<<<< HEAD
-plans group by group, those with a backlog first, and lets each run. Who needs to know of all views what became of
-them waits for that (`Context.wait_for_views`): FLUSH, since a view that cannot be planned holds up those built on it,
-=======
 plans group by group, those with a backlog first, and lets each run. What an earlier server has kept of a plan
 (`dataflow/lasting.py`) takes the place of planning, if all that the plan follows from is the same
-(`coordinator/ddl/lasting.py`). Who needs to know of all views what became of
-them waits for that (`Session.wait_for_views`): FLUSH, since a view that cannot be planned holds up those built on it,
->>>>>>> 44154de (What is kept of plans is told in the manual; the benchmark of the start measures the settings that a server has)
+(`coordinator/ddl/lasting.py`). Who needs to know of all views what became of them waits for that
+(`Context.wait_for_views`): FLUSH, since a view that cannot be planned holds up those built on it,
 and whatever plans another view.
 
 A call that Spark's JVM does not answer becomes `SparkLost`, upon which the keeper looks at once whether the JVM still

@@ -37,7 +37,7 @@ class Caller:
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class AccessRule:
     """A line of the rules: whom it fits, and how they prove who they are."""
 
     encrypted: tuple[bool, ...]
@@ -61,7 +61,7 @@ class Rule:
 class Rules:
     """All rules in their order; the first one that fits decides."""
 
-    rules: tuple[Rule, ...]
+    rules: tuple[AccessRule, ...]
 
     @classmethod
     def parse(cls, text: str) -> Rules:
@@ -106,7 +106,7 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def _rule(words: list[str]) -> Rule:
+def _rule(words: list[str]) -> AccessRule:
     line = " ".join(words)
     if len(words) == 6:  # address and mask, as two words
         words = [*words[:3], f"{words[3]}/{words[4]}", words[5]]
@@ -119,7 +119,7 @@ def _rule(words: list[str]) -> Rule:
         raise InvalidParameter(f"cannot read the rule {line!r} of auth_rules: no method {method!r}", hint=_HINT)
     if method == "cert" and kind != "hostssl":
         raise InvalidParameter(f"the rule {line!r} of auth_rules needs hostssl: certificates come with TLS", hint=_HINT)
-    return Rule(_KINDS[kind], _names(databases), _names(users), _networks(address, line), cast(Method, method))
+    return AccessRule(_KINDS[kind], _names(databases), _names(users), _networks(address, line), cast(Method, method))
 
 
 def _names(text: str) -> tuple[str, ...] | None:

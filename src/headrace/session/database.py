@@ -23,7 +23,7 @@ from headrace.session.execution import ddl, routines, sharing, views
 from headrace.session.following import Following, since_of
 from headrace.session.held import HeldFrames
 from headrace.session.instance import Instance, open_on, open_with
-from headrace.session.names import Bound, names_of, table_name
+from headrace.session.names import BoundQuery, names_of, table_name
 from headrace.session.pipelines.apply import Plan
 from headrace.session.pipelines.definitions import Pipeline
 from headrace.session.query_result import QueryResult
@@ -99,7 +99,7 @@ class Database:
                 content = MaterializedViewContent(spark_sql=text, emit_on_window_close=on_window_close)
                 ddl.create_planned(context, target, text, content, query, dict(options or {}), called)
             elif dialect == "postgres":
-                bound = Bound(localize(context, parse_query(query)), names_of(context))
+                bound = BoundQuery(localize(context, parse_query(query)), names_of(context))
                 text = ddl.planned_text(bound, None)
                 content = MaterializedViewContent(spark_sql=text, emit_on_window_close=on_window_close)
                 needed = bound.dependencies()
@@ -139,7 +139,7 @@ class Database:
         if isinstance(query, DataFrame):
             shared = sharing.usable(context, {})
             return "\n".join(context.planner.plan(query, arrangements=shared).explain())
-        bound = Bound(localize(context, parse_query(query)), names_of(context))
+        bound = BoundQuery(localize(context, parse_query(query)), names_of(context))
         return "\n".join(views.incremental_plan(context, bound))
 
     def flush(self) -> None:

@@ -16,13 +16,13 @@ import pyarrow as pa
 
 from headrace.common.epoch import epoch_datetime
 from headrace.errors import HeadraceError, InvalidParameter
-from headrace.session.execution.subscriptions import Reader, data_of, followed, operations_of
+from headrace.session.execution.subscriptions import ChangeReader, data_of, followed, operations_of
 from headrace.session.result import ResultColumn
 from headrace.session.session import Session
 from headrace.sql import statements as st
 from headrace.sql.render import plain_table
 from headrace.sql.subscriptions import LEAST_EPOCH
-from headrace.state.changelog import Piece, Position
+from headrace.state.changelog import ChangePiece, LogPosition
 
 OPERATION = "op"
 """The last column of what comes."""
@@ -64,7 +64,7 @@ class Following:
         self._closed = False
         try:
             context = session.context
-            self._reader = Reader(context, followed(context, name), since, holds=True)
+            self._reader = ChangeReader(context, followed(context, name), since, holds=True)
         except BaseException:
             session.close()
             raise
@@ -106,7 +106,7 @@ class Following:
             for start, stop in zip([low, *cuts], [*cuts, high]):
                 yield self._changes(piece, start, stop)
 
-    def _changes(self, piece: Piece, low: int, high: int) -> Changes:
+    def _changes(self, piece: ChangePiece, low: int, high: int) -> Changes:
         position = piece.position(high) if high > low else piece.after
         at = piece.places(low, high)
         epoch = int(piece.epochs[at[0]]) if len(at) else position.epoch
@@ -191,7 +191,7 @@ def _settle(future: asyncio.Future[Changes | None], found: Changes | None, failu
         future.set_exception(failure)
 
 
-def _complete(position: Position, epoch: int) -> bool:
+def _complete(position: LogPosition, epoch: int) -> bool:
     return not position.within and position.epoch >= epoch
 
 

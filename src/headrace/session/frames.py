@@ -17,7 +17,7 @@ from headrace.plan.python import names_called
 from headrace.plan.stored import leaf_ids, to_content
 from headrace.session.context import Context
 from headrace.session.execution import ddl
-from headrace.session.names import Bound, names_of, table_name
+from headrace.session.names import BoundQuery, names_of, table_name
 from headrace.session.system.functions import localize
 from headrace.sql.parser import parse_query
 from headrace.sql.statements import TableName
@@ -56,7 +56,7 @@ def relation(context: Context, name: str) -> DataFrame:
     """A relation as it stands in plans: without rows, to build views from."""
     record = names_of(context).get(table_name(name))
     if isinstance(record.content, ViewContent):
-        bound = Bound(localize(context, parse_query(f"SELECT * FROM {name}")), names_of(context))
+        bound = BoundQuery(localize(context, parse_query(f"SELECT * FROM {name}")), names_of(context))
         return context.planner.bridge.spark.sql(ddl.planned_text(bound, None))
     return context.planner.relation_frame(record.id)
 

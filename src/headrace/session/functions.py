@@ -29,7 +29,7 @@ from headrace.catalog.contents import FunctionContent, FunctionForm, Vectorized
 from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import arrow_type
 from headrace.dataflow.operators import functions as code
-from headrace.dataflow.operators.functions import Definition, NoFunction
+from headrace.dataflow.operators.functions import FunctionCode, NoFunction
 from headrace.errors import HeadraceError, InvalidParameter, NotSupported, StatementError, SyntaxFault
 from headrace.plan.catalyst.running import register_function
 from headrace.sql.binder.world import Routine
@@ -73,10 +73,10 @@ def content_of(statement: CreateFunction) -> FunctionContent:
     ), statement.name.name)  # fmt: skip
 
 
-def definition_of(name: str, content: FunctionContent) -> Definition:
+def definition_of(name: str, content: FunctionContent) -> FunctionCode:
     """What Spark's workers must know of a stored function."""
     pickled = None if content.pickle is None else base64.b64decode(content.pickle)
-    return Definition(name, content.source, pickled, content.names, content.strict, content.vectorized)
+    return FunctionCode(name, content.source, pickled, content.names, content.strict, content.vectorized)
 
 
 def spark_name(record: ObjectRecord) -> str:
@@ -151,13 +151,13 @@ def checked(content: FunctionContent, name: str) -> FunctionContent:
     return content
 
 
-def _line_of(error: BaseException, definition: Definition) -> str:
+def _line_of(error: BaseException, definition: FunctionCode) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     line = next((f.lineno for f in reversed(frames) if f.filename == definition.filename), None)
     return f" at line {line}" if line else ""
 
 
-def _check_code(definition: Definition, content: FunctionContent) -> None:
+def _check_code(definition: FunctionCode, content: FunctionContent) -> None:
     if content.form == "aggregate" and not content.vectorized:
         function = code.state_functions(definition)[1]
         _check_count(definition, function, content, extra=1)
@@ -170,7 +170,7 @@ def _check_code(definition: Definition, content: FunctionContent) -> None:
         _check_annotations(definition, function, content)
 
 
-def _check_count(definition: Definition, function: Any, content: FunctionContent, extra: int) -> None:
+def _check_count(definition: FunctionCode, function: Any, content: FunctionContent, extra: int) -> None:
     if content.arguments is None:
         return
     count = len(content.arguments) + extra
@@ -190,7 +190,7 @@ def _defined_at(function: Any) -> str:
     return f" (line {found.co_firstlineno})" if found is not None else ""
 
 
-def _check_annotations(definition: Definition, function: Any, content: FunctionContent) -> None:
+def _check_annotations(definition: FunctionCode, function: Any, content: FunctionContent) -> None:
     """Annotations with Python's own types must fit the declared types."""
     notes = dict(getattr(function, "__annotations__", {}))
     returned = notes.pop("return", None)
@@ -351,7 +351,7 @@ def _spark_function(record: ObjectRecord) -> Any:
         return _spark_udf(definition, content)
 
 
-def _spark_udf(definition: Definition, content: FunctionContent) -> Any:
+def _spark_udf(definition: FunctionCode, content: FunctionContent) -> Any:
     assert content.returns is not None, "functions whose results are tables are made elsewhere"
     result = _parse_datatype_string(content.returns)
     made: Any

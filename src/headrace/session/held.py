@@ -13,7 +13,7 @@ from typing import Final
 from pyspark.sql import DataFrame
 from structlog import get_logger
 
-from headrace.plan.catalyst.running import Held
+from headrace.plan.catalyst.running import LeafHold
 
 _LOOK_S: Final = 5.0
 
@@ -24,13 +24,13 @@ class HeldFrames:
     def __init__(self, look_s: float = _LOOK_S) -> None:
         self._look_s = look_s
         self._lock = threading.Lock()
-        self._held: list[tuple[Held, Callable[[], object]]] = []
+        self._held: list[tuple[LeafHold, Callable[[], object]]] = []
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
 
     def hold(self, leaf: DataFrame, release: Callable[[], object]) -> None:
         """Call `release` once no plan over `leaf`, the outcome of a `mapInArrow`, is left."""
-        reference = Held.of(leaf)
+        reference = LeafHold.of(leaf)
         with self._lock:
             self._held.append((reference, release))
             if self._thread is None and not self._closed.is_set():
@@ -60,7 +60,7 @@ class HeldFrames:
             except Exception:  # whatever it was, the next look comes
                 get_logger("headrace").exception("held snapshots could not be looked at")
 
-    def _release(self, item: tuple[Held, Callable[[], object]]) -> None:
+    def _release(self, item: tuple[LeafHold, Callable[[], object]]) -> None:
         with self._lock:
             others = [held for held in self._held if held is not item]  # to compare them would ask Java
             if len(others) == len(self._held):

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Pace:
+class KeeperPace:
     """How long what takes, in seconds."""
 
     look_s: float = 0.5
@@ -56,7 +56,7 @@ class SparkKeeper:
         renew: Callable[[SparkSession], None],
         *,
         first: Callable[[], SparkSession] | None = None,
-        pace: Pace = Pace(),
+        pace: KeeperPace = KeeperPace(),
         ended: Callable[[SparkSession, float], bool] = has_ended,
         successor: Callable[[SparkSession, Callable[[], SparkSession]], SparkSession] = successor,
         pause: Callable[[threading.Event, float], object] = threading.Event.wait,

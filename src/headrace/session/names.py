@@ -147,7 +147,7 @@ def names_of(context: Context, *, checked: bool = True) -> Names:
     return Names(context.catalog, context.variables.search_path(), checked, context.rights, context.zone)
 
 
-class Bound:
+class BoundQuery:
     """A query whose names are resolved; plain views are part of it as queries of their own."""
 
     def __init__(self, query: Query, names: Names, depth: int = 0, typed: bool = True):
@@ -161,11 +161,11 @@ class Bound:
         self.zone = names.zone
         self.targets: dict[TableName, Target] = {n: names.target(n) for n in _sorted(query.tables())}
         self.functions = names.functions(sorted(query.functions()))
-        self._inner: dict[int, Bound] = {}
+        self._inner: dict[int, BoundQuery] = {}
         for found in self.targets.values():
             view = found.content if isinstance(found, ObjectRecord) else None
             if isinstance(found, ObjectRecord) and isinstance(view, ViewContent) and found.id not in self._inner:
-                self._inner[found.id] = Bound(parse_query(view.query), names.inside(found), depth + 1, view.typed)
+                self._inner[found.id] = BoundQuery(parse_query(view.query), names.inside(found), depth + 1, view.typed)
 
     def indexed(self) -> set[int]:
         """Ids of the relations that have an index of a user's."""
@@ -201,7 +201,7 @@ class Bound:
         """The query and those of the views in it."""
         yield from (part.query for part in self.parts())
 
-    def parts(self) -> Iterator[Bound]:
+    def parts(self) -> Iterator[BoundQuery]:
         """The bound query and those of the views in it."""
         yield self
         for inner in self._inner.values():

@@ -10,7 +10,7 @@ from dataclasses import replace
 from headrace.catalog.catalog import Catalog
 from headrace.catalog.contents import Content, RoleContent, SecretContent
 from headrace.catalog.edits import FENCING_KEY
-from headrace.catalog.marks import Place
+from headrace.catalog.marks import CatalogPlace
 from headrace.catalog.moving import find_truth, make_true
 from headrace.catalog.places import canonical, shown
 from headrace.catalog.records import ObjectRecord, encode
@@ -162,7 +162,7 @@ def _progress(text: str) -> None:
     print(text, flush=True)
 
 
-def _row(place: Place, is_truth: bool) -> tuple[str, ...]:
+def _row(place: CatalogPlace, is_truth: bool) -> tuple[str, ...]:
     if place.is_empty:
         return (place.name, "nothing", "", "", "", "", "")
     if is_truth:

@@ -23,7 +23,7 @@ class Heading:
 
 
 @dataclass
-class Answer:
+class StatementOutcome:
     """One statement's outcome. `headings` is None where there are no rows; `notices` is complete after the rows."""
 
     headings: list[Heading] | None
@@ -40,7 +40,7 @@ class Link(Protocol):
         """`I`, `T` or `E`."""
         ...
 
-    def run(self, sql: str) -> Iterator[Answer]:
+    def run(self, sql: str) -> Iterator[StatementOutcome]:
         """Run a script; one outcome for each statement. Closing the iterator cancels the rest."""
         ...
 
@@ -60,7 +60,7 @@ class RemoteLink:
         """`I`, `T` or `E`."""
         return self._client.transaction_status
 
-    def run(self, sql: str) -> Iterator[Answer]:
+    def run(self, sql: str) -> Iterator[StatementOutcome]:
         """Run a script."""
         for reply in self._client.query(sql):
             yield _outcome_of_reply(reply)
@@ -81,7 +81,7 @@ class EmbeddedLink:
         """`I`, `T` or `E`."""
         return self._session.transaction_status
 
-    def run(self, sql: str) -> Iterator[Answer]:
+    def run(self, sql: str) -> Iterator[StatementOutcome]:
         """Run a script."""
         finished = False
         try:
@@ -102,20 +102,20 @@ class EmbeddedLink:
         self._session.close()
 
 
-def _outcome_of_reply(reply: Reply) -> Answer:
+def _outcome_of_reply(reply: Reply) -> StatementOutcome:
     if reply.description is None:
-        return Answer(None, iter(()), reply.tag, reply.notices)
+        return StatementOutcome(None, iter(()), reply.tag, reply.notices)
     headings = [Heading(f.name, f.type_oid in _RIGHT_ALIGNED_OIDS) for f in reply.description.fields]
-    return Answer(headings, map(texts, reply.rows), reply.tag, reply.notices)
+    return StatementOutcome(headings, map(texts, reply.rows), reply.tag, reply.notices)
 
 
-def _outcome_of_result(result: Result, zone: Zone) -> Answer:
+def _outcome_of_result(result: Result, zone: Zone) -> StatementOutcome:
     from headrace.sql.types import pg_type
 
     if result.columns is None:
-        return Answer(None, iter(()), result.tag, result.notices)
+        return StatementOutcome(None, iter(()), result.tag, result.notices)
     headings = [Heading(c.name, pg_type(c.type).oid in _RIGHT_ALIGNED_OIDS) for c in result.columns]
-    return Answer(headings, _text_rows(result, zone), result.tag, result.notices)
+    return StatementOutcome(headings, _text_rows(result, zone), result.tag, result.notices)
 
 
 def _text_rows(result: Result, zone: Zone) -> Iterator[list[str | None]]:

@@ -16,7 +16,7 @@ from headrace.catalog.contents import SourceContent
 from headrace.catalog.records import ObjectRecord
 from headrace.coordinator.observe.status import JobStatus
 from headrace.session.database import Database
-from headrace.session.pipelines.apply import Plan, Step
+from headrace.session.pipelines.apply import ApplyStep, Plan
 from headrace.session.pipelines.definitions import Pipeline
 
 _EVERY_S: Final = 0.5
@@ -92,10 +92,10 @@ class _Stopped(Exception):
     """Told to stop before everything was created."""
 
 
-def _progress(console: Console, stop: threading.Event) -> Callable[[Step, bool], None]:
+def _progress(console: Console, stop: threading.Event) -> Callable[[ApplyStep, bool], None]:
     started: dict[str, float] = {}
 
-    def tell(step: Step, done: bool) -> None:
+    def tell(step: ApplyStep, done: bool) -> None:
         name = step.node.name
         if not done:
             if stop.is_set():

@@ -10,7 +10,7 @@ from typing import Final, TextIO
 from headrace.errors import HeadraceError
 from headrace.server.client import ConnectionLost
 from headrace.session.result import Notice
-from headrace.shell.link import Answer, Heading, Link
+from headrace.shell.link import Heading, Link, StatementOutcome
 from headrace.shell.script import split_statements
 from headrace.shell.table import Row, aligned, expanded
 
@@ -147,7 +147,7 @@ class Shell:
             self._error_line("cancelled")
         return False
 
-    def _print_all(self, outcomes: Iterator[Answer]) -> None:
+    def _print_all(self, outcomes: Iterator[StatementOutcome]) -> None:
         for outcome in outcomes:
             self._print_notices(outcome.notices)
             told = len(outcome.notices)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from headrace.sql import statements as st
 from headrace.sql.cursor import Cursor
 from headrace.sql.ddl import if_not_exists
-from headrace.sql.options import Named, options
+from headrace.sql.options import OptionReferences, options
 from headrace.sql.starts import starts
 
 
 def create_connection(cursor: Cursor) -> st.Statement:
     """Read a statement after `CREATE CONNECTION`."""
-    exists, name, named = if_not_exists(cursor), cursor.table_name(), Named()
+    exists, name, named = if_not_exists(cursor), cursor.table_name(), OptionReferences()
     cursor.expect("WITH")
     found = options(cursor, named)
     cursor.expect_end()

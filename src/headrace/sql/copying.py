@@ -10,7 +10,7 @@ from headrace.errors import HeadraceError, InvalidParameter, NotSupported, Synta
 from headrace.sql import statements as st
 from headrace.sql.copying_files import copy_files, names_files
 from headrace.sql.cursor import Cursor, other_database
-from headrace.sql.postgres import Parsed, parse_statement
+from headrace.sql.postgres import ParsedStatement, parse_statement
 from headrace.sql.starts import Inner, nests
 from headrace.sql.statements import DATABASE
 from headrace.sql.subscriptions import subscribe
@@ -110,7 +110,7 @@ def _closing(tokens: Sequence[Any]) -> int:
 # ---- options
 
 
-def _format(node: Any, parsed: Parsed, start: int) -> CopyFormat:
+def _format(node: Any, parsed: ParsedStatement, start: int) -> CopyFormat:
     given: dict[str, Any] = {}
     for item in node.options:
         option, position = item.def_elem, start + parsed.position(item.def_elem.location)

@@ -14,7 +14,7 @@ from typing import Any, Final
 from headrace.errors import NotSupported
 from headrace.sql import statements as st
 from headrace.sql.cursor import Cursor
-from headrace.sql.options import Named, options
+from headrace.sql.options import OptionReferences, options
 
 _RENAMED: Final = {"null": "null_string"}
 _WORDS: Final = ("format", "compression")
@@ -49,7 +49,7 @@ def copy_files(
     out = at.match("TO")
     if not out:
         at.expect("FROM")
-    place, named = at.string(), Named()
+    place, named = at.string(), OptionReferences()
     at.match("WITH")
     given = options(at, named, signs=False) if at.is_symbol("(") else {}
     if named.connection is not None:

@@ -17,7 +17,7 @@ from headrace.sql.datatypes import spark_type
 from headrace.sql.dialect import parse_expression_tokens, parse_tokens, parse_type_tokens
 from headrace.sql.intervals import parse_interval
 from headrace.sql.normalize import interval_words
-from headrace.sql.options import Named, option_value, options
+from headrace.sql.options import OptionReferences, option_value, options
 from headrace.sql.postgres import check_grammar
 from headrace.sql.query import Query
 from headrace.sql.routines import create_function
@@ -190,7 +190,7 @@ def _at_start(cursor: Cursor, message: str, state: str) -> StatementError:
     return (DuplicateColumn if state == "42701" else UndefinedColumn)(message, position=position)
 
 
-def _format(cursor: Cursor, found: dict[str, str], named: Named) -> None:
+def _format(cursor: Cursor, found: dict[str, str], named: OptionReferences) -> None:
     """Read `INCLUDE ...`, `FORMAT x ENCODE y (...)` into the options `include.*`, `format`, `encode`, `encode.*`."""
     while cursor.match("INCLUDE"):
         part = cursor.identifier()
@@ -202,7 +202,7 @@ def _format(cursor: Cursor, found: dict[str, str], named: Named) -> None:
         cursor.expect("ENCODE")
         found["encode"] = cursor.word().lower()
         if cursor.is_symbol("("):
-            own = Named()
+            own = OptionReferences()
             found.update({f"encode.{key}": value for key, value in options(cursor, own).items()})
             named.secrets.update({f"encode.{key}": name for key, name in own.secrets.items()})
             if own.connection is not None:
@@ -222,7 +222,7 @@ def _create_table(cursor: Cursor, temporary: bool) -> st.Statement:
     exists, name, body = if_not_exists(cursor), cursor.table_name(), _body(cursor)
     append_only, conflict, version, query = False, None, None, None
     found: dict[str, str] = {}
-    named = Named()
+    named = OptionReferences()
     while cursor.token is not None and query is None:
         if cursor.match("APPEND", "ONLY"):
             append_only = True
@@ -249,7 +249,7 @@ def _create_source(cursor: Cursor) -> st.Statement:
     if body.primary_key:
         cursor.refuse("PRIMARY KEY in CREATE SOURCE", "A source keeps no rows: use CREATE TABLE with a connector.")
     found: dict[str, str] = {}
-    named = Named()
+    named = OptionReferences()
     while cursor.token is not None:
         if cursor.match("WITH"):
             found.update(options(cursor, named))
@@ -274,7 +274,7 @@ def _create_sink(cursor: Cursor) -> st.Statement:
         tokens = cursor.until("WITH (", "FORMAT")
         query, emit = _closing_query(cursor.sql, tokens)
     found: dict[str, str] = {}
-    named = Named()
+    named = OptionReferences()
     if cursor.match("WITH"):
         found = options(cursor, named)
     _format(cursor, found, named)

@@ -34,7 +34,7 @@ class _NotLiteral(Exception):
     """An expression that only an engine can compute."""
 
 
-class Rows:
+class InsertedRows:
     """The rows of `INSERT ... VALUES`."""
 
     def __init__(self, tree: exp.Values, text: str, offset: int | None = None):
@@ -43,7 +43,7 @@ class Rows:
         self._offset = offset
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Rows) and self._tree == other._tree
+        return isinstance(other, InsertedRows) and self._tree == other._tree
 
     def __hash__(self) -> int:
         return hash(self._tree)

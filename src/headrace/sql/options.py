@@ -10,14 +10,14 @@ from headrace.sql.dialect import token_text
 
 
 @dataclass
-class Named:
+class OptionReferences:
     """What options name: secrets that are the values of some, and the connection that has others."""
 
     secrets: dict[str, st.TableName] = field(default_factory=dict)
     connection: st.TableName | None = None
 
 
-def options(cursor: Cursor, named: Named | None = None, *, signs: bool = True) -> dict[str, str]:
+def options(cursor: Cursor, named: OptionReferences | None = None, *, signs: bool = True) -> dict[str, str]:
     """Read `(name = value, a.b = 'c', ...)`; what names an object goes to `named`, and is no such name without.
 
     Without `signs` the equals sign may be left out, and so may the value of an option that is to be true.

@@ -25,7 +25,7 @@ from headrace.sql.dialect import (
     syntax_fault,
     tokenize,
 )
-from headrace.sql.dml import Rows, assignments_of, returning_of
+from headrace.sql.dml import InsertedRows, assignments_of, returning_of
 from headrace.sql.options import option_value
 from headrace.sql.postgres import check_grammar
 from headrace.sql.query import Expression, Query
@@ -211,7 +211,7 @@ def _insert(tree: exp.Insert, text: str, offset: int) -> st.Statement:
         table,
         columns,
         None if source is None or plain else Query(source, text, offset, change=Change("insert", text)),
-        Rows(source, text, offset) if plain and isinstance(source, exp.Values) else None,
+        InsertedRows(source, text, offset) if plain and isinstance(source, exp.Values) else None,
         returning_of(tree, table, alias, text, offset),
         "ignore" if conflict is not None else None,
     )

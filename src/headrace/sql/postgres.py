@@ -53,7 +53,7 @@ class Word:
 
 
 @dataclass(frozen=True)
-class Parsed:
+class ParsedStatement:
     """A statement's tree by PostgreSQL's parser, and what was cut out before."""
 
     tree: Any
@@ -73,12 +73,12 @@ class Parsed:
         return len(self.source[:location].decode("utf-8", "replace")) + 1
 
 
-def parse_statement(text: str) -> Parsed:
+def parse_statement(text: str) -> ParsedStatement:
     """The tree of one statement. Raises `SyntaxFault`, and `NotSupported` for one that is nested too deeply."""
     return _kept(text) if len(text) <= _KEPT_BYTES else _parse(text)
 
 
-def _parse(text: str) -> Parsed:
+def _parse(text: str) -> ParsedStatement:
     source = text.encode()
     try:
         words = _words(source)
@@ -92,7 +92,7 @@ def _parse(text: str) -> Parsed:
         raise _too_deep() from None
     if len(found.stmts) != 1:
         raise SyntaxFault("cannot insert multiple commands into a prepared statement", position=1)
-    return Parsed(
+    return ParsedStatement(
         found.stmts[0].stmt, source, tuple(added.refused), frozenset(added.lookups), tuple(added.left_out),
         tuple(added.side_joins),
     )  # fmt: skip

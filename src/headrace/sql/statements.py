@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 if TYPE_CHECKING:
     from headrace.common.zones import Zone
     from headrace.sql.copying import CopyFormat
-    from headrace.sql.dml import Assignment, Returning, Rows
+    from headrace.sql.dml import Assignment, InsertedRows, Returning
     from headrace.sql.query import Expression, Query
 
 
@@ -381,7 +381,7 @@ class Insert(Statement, writes=True, preparable=True):
     table: TableName
     columns: tuple[str, ...]
     query: Query | None = None
-    rows: Rows | None = None
+    rows: InsertedRows | None = None
     returning: Returning | None = None
     on_conflict: str | None = None
 

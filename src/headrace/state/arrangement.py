@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
-from headrace.state.cursor import K_LOWEST, Span, chunks, overlaps, spans
+from headrace.state.cursor import K_LOWEST, RowSpan, chunks, overlaps, spans
 from headrace.state.kernels import concat, consolidate, expand_ranges, int64_values, sort_rows
 from headrace.state.kernels.bloom import Probe
 from headrace.state.kernels.equality import Bools, Ints
@@ -301,7 +301,7 @@ def _where(batch: pa.RecordBatch, keep: Bools) -> pa.RecordBatch:
     return batch if keep.all() else batch.filter(pa.array(keep))
 
 
-def _limited(span: Span, chunk_rows: int) -> Iterator[pa.RecordBatch]:
+def _limited(span: RowSpan, chunk_rows: int) -> Iterator[pa.RecordBatch]:
     for batch in span.run.slices(span.start, span.stop):
         for start in range(0, batch.num_rows, chunk_rows):
             yield batch.slice(start, chunk_rows)

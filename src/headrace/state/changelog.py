@@ -42,7 +42,7 @@ OPERATIONS: Final = ("Insert", "UpdateDelete", "UpdateInsert", "Delete")
 _K_HIGHEST: Final = 2**63 - 1
 
 
-class Place(NamedTuple):
+class RowPlace(NamedTuple):
     """Where a reader is among the rows of one epoch: before those of a key, or behind so many of them.
 
     Without a primary key all that is taken away (side 0) comes before all that is added (side 1).
@@ -54,14 +54,14 @@ class Place(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Position:
+class LogPosition:
     """How far a reader is: it has the changes of all epochs up to one, or of that one only what lies before a place.
 
     Or, while it reads content, of the rows as of that epoch those before a place.
     """
 
     epoch: int
-    place: Place | None = None
+    place: RowPlace | None = None
     content: bool = False
 
     @property
@@ -79,7 +79,7 @@ class Position:
         return head if self.place is None else ".".join([head, *map(str, self.place)])
 
     @classmethod
-    def parse(cls, text: str) -> Position:
+    def parse(cls, text: str) -> LogPosition:
         """The inverse of `str`. Raises `InvalidParameter`."""
         body = text.strip()
         content = body.startswith("full:")
@@ -95,16 +95,16 @@ class Position:
         side, key, rows = numbers[1:]
         if side not in (0, 1) or not K_LOWEST <= key <= _K_HIGHEST or rows < 0:
             raise InvalidParameter(f'"{text}" is no position of a subscription', hint="give one that was shown")
-        return cls(numbers[0], Place(side, key, rows), content)
+        return cls(numbers[0], RowPlace(side, key, rows), content)
 
 
-def beginning_of(epoch: int) -> Position:
+def beginning_of(epoch: int) -> LogPosition:
     """The position of who is to read all content as of an epoch, and then what changes."""
-    return Position(epoch, Place(), content=True)
+    return LogPosition(epoch, RowPlace(), content=True)
 
 
 @dataclass(frozen=True)
-class Piece:
+class ChangePiece:
     """Rows in order, each once, with how often it is meant; `after` is the position of who has taken them all."""
 
     rows: pa.RecordBatch
@@ -114,7 +114,7 @@ class Piece:
     operations: Ints
     """Places in `OPERATIONS`."""
     counts: Ints
-    after: Position
+    after: LogPosition
     skipped: int = 0
     """Rows of the first key that had been taken before."""
     content: bool = False
@@ -140,19 +140,19 @@ class Piece:
         """Which rows those from `low` to `high`, exclusive, are copies of."""
         return np.searchsorted(self._ends, np.arange(low, high), side="right").astype(np.int64, copy=False)
 
-    def position(self, taken: int) -> Position:
+    def position(self, taken: int) -> LogPosition:
         """The position of who has taken so many of its rows, one at least."""
         if taken >= len(self):
             return self.after
         at = int(np.searchsorted(self._ends, taken, side="left"))
         epoch = int(self.epochs[at])
         if not self.content and taken == self._ends[at] and self.epochs[at + 1] != epoch:
-            return Position(epoch)
+            return LogPosition(epoch)
         same = (self.epochs == epoch) & (self.sides == self.sides[at]) & (self.keys == self.keys[at])
         first = int(np.argmax(same))
         before = int(self._ends[first - 1]) if first else 0
         rows = taken - before + (0 if first else self.skipped)
-        return Position(epoch, Place(int(self.sides[at]), int(self.keys[at]), rows), self.content)
+        return LogPosition(epoch, RowPlace(int(self.sides[at]), int(self.keys[at]), rows), self.content)
 
 
 @dataclass
@@ -165,7 +165,7 @@ class ChangeReader:
     _planned: list[tuple[int, bool]] = field(default_factory=list)
     """The last epochs of the next pieces, and whether that one epoch is larger than a piece."""
 
-    def read(self, refs: Sequence[RunRef], root: Root, position: Position, up_to: int) -> Piece:
+    def read(self, refs: Sequence[RunRef], root: Root, position: LogPosition, up_to: int) -> ChangePiece:
         """The next piece after a position, of epochs up to one; empty where there is nothing.
 
         `refs` are all runs of the table. Position and epoch must be within what is readable.
@@ -175,10 +175,10 @@ class ChangeReader:
         refs = [r for r in refs if r.epoch_hi > position.after and r.epoch_lo <= up_to]
         end, large = self._end(refs, root, position.after, up_to)
         if large:
-            return self._part(refs, root, Position(end, position.place or Place()))
+            return self._part(refs, root, LogPosition(end, position.place or RowPlace()))
         log = list(Arrangement(self.schema, refs, root).log(position.after, end, with_epoch=True))
         rows = consolidate(concat(log, self.schema.arrow(with_epoch=True)), self.schema, by_epoch=True)
-        return self._piece(rows, Position(end), position)
+        return self._piece(rows, LogPosition(end), position)
 
     # ---- where to cut
 
@@ -220,7 +220,7 @@ class ChangeReader:
 
     # ---- rows
 
-    def _part(self, refs: Sequence[RunRef], root: Root, at: Position) -> Piece:
+    def _part(self, refs: Sequence[RunRef], root: Root, at: LogPosition) -> ChangePiece:
         """What comes next of an epoch that is larger than a piece."""
         place = at.place
         assert place is not None
@@ -236,14 +236,14 @@ class ChangeReader:
 
         found, k_to = self._gathered(refs, root, place.key, rows)
         if k_to is not None:
-            after = Position(at.epoch, Place(place.side, k_to))
+            after = LogPosition(at.epoch, RowPlace(place.side, k_to))
         elif self.unique or place.side:
-            after = Position(at.epoch)
+            after = LogPosition(at.epoch)
         else:
-            after = Position(at.epoch, Place(1))
+            after = LogPosition(at.epoch, RowPlace(1))
         return self._piece(found, after, at)
 
-    def _content(self, refs: Sequence[RunRef], root: Root, at: Position) -> Piece:
+    def _content(self, refs: Sequence[RunRef], root: Root, at: LogPosition) -> ChangePiece:
         """What comes next of the rows as of an epoch."""
         place = at.place
         assert place is not None
@@ -256,7 +256,7 @@ class ChangeReader:
         found, k_to = self._gathered(refs, root, place.key, rows)
         epochs = pa.array(np.full(found.num_rows, at.epoch, dtype=np.int64))
         found = pa.RecordBatch.from_arrays([*found.columns, epochs], schema=self.schema.arrow(with_epoch=True))
-        after = Position(at.epoch) if k_to is None else Position(at.epoch, Place(0, k_to), content=True)
+        after = LogPosition(at.epoch) if k_to is None else LogPosition(at.epoch, RowPlace(0, k_to), content=True)
         return self._piece(found, after, at)
 
     def _gathered(
@@ -270,7 +270,7 @@ class ChangeReader:
                 return rows, k_to
             k_from = k_to
 
-    def _piece(self, rows: pa.RecordBatch, after: Position, at: Position) -> Piece:
+    def _piece(self, rows: pa.RecordBatch, after: LogPosition, at: LogPosition) -> ChangePiece:
         """Rows in their order, without those that a reader at a position has taken."""
         schema, content = self.schema, at.content
         weights = int64_values(rows.column(schema.diff_start))
@@ -282,7 +282,7 @@ class ChangeReader:
         added = weights > 0
         operations = np.where(added, INSERT, DELETE)
         operations = np.where(paired, np.where(added, UPDATE_INSERT, UPDATE_DELETE), operations)
-        piece = Piece(rows, epochs, keys, sides, operations, np.abs(weights), after, content=content)
+        piece = ChangePiece(rows, epochs, keys, sides, operations, np.abs(weights), after, content=content)
         return piece if at.place is None else _without(piece, at.epoch, at.place)
 
 
@@ -371,7 +371,7 @@ def _ranks(rows: pa.RecordBatch, schema: TableSchema, unique: bool, order: Ints,
     return ranks
 
 
-def _without(piece: Piece, epoch: int, place: Place) -> Piece:
+def _without(piece: ChangePiece, epoch: int, place: RowPlace) -> ChangePiece:
     """A piece without the rows of an epoch that lie before a place in it."""
     same_side = piece.sides == place.side
     before = (piece.sides < place.side) | (same_side & (piece.keys < place.key))
@@ -384,19 +384,27 @@ def _without(piece: Piece, epoch: int, place: Place) -> Piece:
         left -= taken
         skipped += taken
     keep = np.flatnonzero(~gone & (counts > 0))
-    return Piece(
+    return ChangePiece(
         take(piece.rows, keep), piece.epochs[keep], piece.keys[keep], piece.sides[keep], piece.operations[keep],
         counts[keep], piece.after, skipped if len(keep) and _begins(piece, keep[0], epoch, place) else 0, piece.content,
     )  # fmt: skip
 
 
-def _begins(piece: Piece, at: int, epoch: int, place: Place) -> bool:
+def _begins(piece: ChangePiece, at: int, epoch: int, place: RowPlace) -> bool:
     """Whether a row is one of the key that a place is within."""
     found = int(piece.epochs[at]), int(piece.sides[at]), int(piece.keys[at])
     return found == (epoch, place.side, place.key)
 
 
 __all__ = [
-    "DELETE", "INSERT", "OPERATIONS", "UPDATE_DELETE", "UPDATE_INSERT", "ChangeReader", "Piece", "Place", "Position",
+    "ChangePiece",
+    "ChangeReader",
+    "DELETE",
+    "INSERT",
+    "LogPosition",
+    "OPERATIONS",
+    "RowPlace",
+    "UPDATE_DELETE",
+    "UPDATE_INSERT",
     "beginning_of",
-]  # fmt: skip
+]

@@ -17,7 +17,7 @@ K_LOWEST = -(2**63)
 
 
 @dataclass(frozen=True)
-class Span:
+class RowSpan:
     """The rows from `start` to `stop`, exclusive, of a run."""
 
     run: Run
@@ -38,7 +38,7 @@ def overlaps(ref: RunRef, k_from: int, k_to: int | None) -> bool:
     return ref.k_max >= k_from and (k_to is None or ref.k_min < k_to)
 
 
-def spans(runs: Sequence[Run], k_from: int, k_to: int | None) -> list[Span]:
+def spans(runs: Sequence[Run], k_from: int, k_to: int | None) -> list[RowSpan]:
     """The rows of each run with `k_from <= __k < k_to`; runs that have none are left out."""
     result = []
     for run in runs:
@@ -47,11 +47,11 @@ def spans(runs: Sequence[Run], k_from: int, k_to: int | None) -> list[Span]:
         start = 0 if run.ref.k_min >= k_from else run.lower_bound((k_from,))
         stop = run.ref.rows if k_to is None or run.ref.k_max < k_to else run.lower_bound((k_to,))
         if start < stop:
-            result.append(Span(run, start, stop))
+            result.append(RowSpan(run, start, stop))
     return result
 
 
-def chunks(whole: Sequence[Span], chunk_rows: int) -> Iterator[list[Span]]:
+def chunks(whole: Sequence[RowSpan], chunk_rows: int) -> Iterator[list[RowSpan]]:
     """Cut the spans at common places, in order, so that each part holds about `chunk_rows` rows, or `CHUNK_BYTES`.
 
     A part exceeds the first by at most one index stride per run, and the other only where its rows are equal in
@@ -64,14 +64,14 @@ def chunks(whole: Sequence[Span], chunk_rows: int) -> Iterator[list[Span]]:
     yield from _bounded(left, sizes.CHUNK_BYTES)
 
 
-def _split(part: Sequence[Span], cut: Point) -> tuple[list[Span], list[Span]]:
+def _split(part: Sequence[RowSpan], cut: Point) -> tuple[list[RowSpan], list[RowSpan]]:
     """What lies before a place and what does not, without empty spans."""
     stops = [min(max(s.run.lower_bound(cut), s.start), s.stop) for s in part]
-    before = [Span(s.run, s.start, stop) for s, stop in zip(part, stops, strict=True) if s.start < stop]
-    return before, [Span(s.run, stop, s.stop) for s, stop in zip(part, stops, strict=True) if stop < s.stop]
+    before = [RowSpan(s.run, s.start, stop) for s, stop in zip(part, stops, strict=True) if s.start < stop]
+    return before, [RowSpan(s.run, stop, s.stop) for s, stop in zip(part, stops, strict=True) if stop < s.stop]
 
 
-def _bounded(part: list[Span], most_bytes: int) -> Iterator[list[Span]]:
+def _bounded(part: list[RowSpan], most_bytes: int) -> Iterator[list[RowSpan]]:
     """A part, cut in the middle as long as it is too large."""
     left = [part] if part else []
     while left:
@@ -85,7 +85,7 @@ def _bounded(part: list[Span], most_bytes: int) -> Iterator[list[Span]]:
         yield part
 
 
-def _halves(part: list[Span], largest: Span) -> tuple[list[Span], list[Span]] | None:
+def _halves(part: list[RowSpan], largest: RowSpan) -> tuple[list[RowSpan], list[RowSpan]] | None:
     """A part in two, at about the middle of one of its spans; None where all rows of that are at one place."""
     middle = largest.run.point_at(largest.start + len(largest) // 2)
     for cut in (middle, (*middle[:-1], middle[-1] + 1)):
@@ -95,7 +95,7 @@ def _halves(part: list[Span], largest: Span) -> tuple[list[Span], list[Span]] | 
     return None
 
 
-def _cuts(whole: Sequence[Span], chunk_rows: int) -> list[Point]:
+def _cuts(whole: Sequence[RowSpan], chunk_rows: int) -> list[Point]:
     if sum(map(len, whole)) <= chunk_rows:
         return []
     stride = max(s.run.index_stride for s in whole)
@@ -105,6 +105,6 @@ def _cuts(whole: Sequence[Span], chunk_rows: int) -> list[Point]:
     return [tuple(p) for p in points[order[step - 1 :: step]].tolist()]
 
 
-def _index_points(span: Span) -> Ints:
+def _index_points(span: RowSpan) -> Ints:
     stride = span.run.index_stride
     return span.run.index[span.start // stride + 1 : (span.stop - 1) // stride + 1]

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.state.arrangement import CHUNK_ROWS, with_epochs
-from headrace.state.cursor import K_LOWEST, Span, chunks, overlaps, spans
+from headrace.state.cursor import K_LOWEST, RowSpan, chunks, overlaps, spans
 from headrace.state.kernels import concat, consolidate, int64_values
 from headrace.state.kernels.sizes import overflows_named
 from headrace.state.run import Run, Section, write_run
@@ -180,7 +180,7 @@ def merge(
 
 
 def _merged(
-    parts: Iterator[list[Span]], schema: TableSchema, floor: int, watermark: int | None, *, keep_epochs: bool
+    parts: Iterator[list[RowSpan]], schema: TableSchema, floor: int, watermark: int | None, *, keep_epochs: bool
 ) -> Iterator[pa.RecordBatch]:
     stored = schema.arrow(with_epoch=keep_epochs)
     for part in parts:

@@ -14,8 +14,8 @@ from datetime import timedelta
 from functools import lru_cache, partial
 from typing import Any, BinaryIO, Final, cast
 
-from headrace.connectors.declared import Declared, Option
-from headrace.connectors.files.stores import Seen
+from headrace.connectors.declared import DeclaredOptions, Option
+from headrace.connectors.files.stores import ContentMark
 from headrace.errors import InvalidParameter, OperationalError, SourceError
 
 SCHEMES: Final = ("s3", "gs", "az")
@@ -34,7 +34,7 @@ STORE: Final = (
     Option("store.anonymous", "Requests are not signed: everybody may read.", "boolean", default="false"),
 )  # fmt: skip
 """The options of an object store."""
-_OPTIONS: Final = Declared(STORE)
+_OPTIONS: Final = DeclaredOptions(STORE)
 _CONFIG: Final[Mapping[str, tuple[str, Mapping[str, str]]]] = {
     "s3": ("s3.", {
         "s3.endpoint": "endpoint", "s3.region": "region", "s3.access.key": "access_key_id",
@@ -106,14 +106,14 @@ def _first_line(error: BaseException) -> str:
     return _TOOK.sub("", (str(error).splitlines() or [type(error).__name__])[0])
 
 
-def seen_of(meta: Any) -> Seen:
+def seen_of(meta: Any) -> ContentMark:
     """What is known of an object; Azure's listings write tags without the quotes that other answers have."""
     tag = (meta["e_tag"] or "").strip('"')
-    return Seen(meta["size"], int(meta["last_modified"].timestamp() * 1_000_000) * 1000, tag)
+    return ContentMark(meta["size"], int(meta["last_modified"].timestamp() * 1_000_000) * 1000, tag)
 
 
 @dataclass(frozen=True)
-class Place:
+class ObjectPlace:
     """Where an object is, or objects below a folder."""
 
     client: Any
@@ -121,7 +121,7 @@ class Place:
     key: str
 
     @classmethod
-    def of(cls, url: str, options: tuple[tuple[str, str], ...]) -> Place:
+    def of(cls, url: str, options: tuple[tuple[str, str], ...]) -> ObjectPlace:
         """Of a URL. Raises `InvalidParameter` where the options cannot be."""
         found = URL.fullmatch(url)
         assert found is not None, url
@@ -145,7 +145,7 @@ class Place:
         found: Iterable[Sequence[Any]] = obstore.list(self.client, self.key or None, chunk_size=1000)
         return found
 
-    def get(self, seen: Seen, start: int, stop: int) -> tuple[Seen, memoryview]:
+    def get(self, seen: ContentMark, start: int, stop: int) -> tuple[ContentMark, memoryview]:
         """A range of bytes of the content that was seen, and which content it is of."""
         import obstore
 
@@ -189,14 +189,14 @@ os.register_at_fork(after_in_child=_client.cache_clear)
 class Bucket:
     """Objects below a folder, by their names in it, to be written. Errors are of the kind that is given."""
 
-    _place: Place
+    _place: ObjectPlace
     _kind: type[OperationalError]
 
     @classmethod
     def at(cls, url: str, options: Mapping[str, str], kind: type[OperationalError]) -> Bucket:
         """Of a URL. Raises `InvalidParameter`."""
         given = {o.name: options[o.name] for o in STORE if o.name in options}
-        return cls(Place.of(url, tuple(sorted(given.items()))), kind)
+        return cls(ObjectPlace.of(url, tuple(sorted(given.items()))), kind)
 
     def _key(self, name: str) -> str:
         return f"{self._place.key}/{name}" if self._place.key else name

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import BinaryIO, Final, Protocol
 
-from headrace.connectors.declared import Declared, Option
+from headrace.connectors.declared import DeclaredOptions, Option
 from headrace.connectors.files.clients import STORE, URL, Bucket, scheme_of
 from headrace.connectors.files.out import COMPRESSIONS, FORMATS
 from headrace.connectors.files.stores import local_path
@@ -23,7 +23,7 @@ from headrace.errors import DiskFull, DuplicateObject, HeadraceError, InvalidPar
 from headrace.state.objects import is_full, sync_directory
 
 MANIFEST: Final = "_manifest.json"
-OPTIONS: Final = Declared(
+OPTIONS: Final = DeclaredOptions(
     (
         Option("format", "What the files are.", choices=FORMATS, required=True),
         Option("compression", "Of Parquet's columns.", default="zstd", choices=COMPRESSIONS),
@@ -47,7 +47,7 @@ def check_of_format(formats: Collection[str], options: Iterable[str]) -> None:
 
 
 @dataclass(frozen=True)
-class Written:
+class WrittenFile:
     """A file that a task has written."""
 
     name: str
@@ -64,7 +64,7 @@ class Folder(Protocol):
     def put(self, name: str, file: BinaryIO) -> None:
         """Store a file, whole; nobody takes it as one of the folder yet."""
 
-    def commit(self, files: Sequence[Written]) -> None:
+    def commit(self, files: Sequence[WrittenFile]) -> None:
         """Make these files the content of the folder, and no others. Raises `DuplicateObject` if another was faster."""
 
     def give_up(self) -> None:
@@ -84,17 +84,17 @@ def folder_at(location: str, options: Mapping[str, str], copy_id: str) -> Folder
     path = local_path(location)
     if not os.path.isabs(path) or path.rstrip("/") == "":
         raise InvalidParameter("relative path not allowed for COPY to file", sqlstate="42602")
-    return Directory(path.rstrip("/"), copy_id)
+    return LocalFolder(path.rstrip("/"), copy_id)
 
 
-def manifest(copy_id: str, files: Sequence[Written]) -> bytes:
+def manifest(copy_id: str, files: Sequence[WrittenFile]) -> bytes:
     """The manifest's text."""
     found = {"copy": copy_id, "rows": sum(f.rows for f in files), "files": [asdict(f) for f in files]}
     return json.dumps(found, indent=1).encode() + b"\n"
 
 
 @dataclass(frozen=True)
-class Directory:
+class LocalFolder:
     """A directory, which is renamed into place."""
 
     path: str
@@ -121,7 +121,7 @@ class Directory:
             out.flush()
             os.fsync(out.fileno())
 
-    def commit(self, files: Sequence[Written]) -> None:
+    def commit(self, files: Sequence[WrittenFile]) -> None:
         """See `Folder`."""
         with _told(self.path):
             wanted = {f.name: f.bytes for f in files}
@@ -173,7 +173,7 @@ class ObjectFolder:
             self._bucket.delete(name)
             raise SinkError(f"nothing is written to {self.url} any more")
 
-    def commit(self, files: Sequence[Written]) -> None:
+    def commit(self, files: Sequence[WrittenFile]) -> None:
         """See `Folder`."""
         wanted = {f.name: f.bytes for f in files}
         found = dict(self._own())

@@ -21,7 +21,7 @@ from headrace.connectors.base import RowError
 from headrace.connectors.files.lines import BOM, Ends, open_text, record_chunks, records_before
 from headrace.connectors.files.listing import FileState, is_compressed
 from headrace.connectors.json_in import Fault, Records, rows_of
-from headrace.connectors.policy import Parsed, sample
+from headrace.connectors.policy import ParsedRows, sample
 from headrace.connectors.values import cast_array, strings_to_array
 from headrace.errors import SourceError
 
@@ -39,7 +39,7 @@ class TextOptions:
 
 
 @dataclass(frozen=True)
-class Piece:
+class FilePiece:
     """A range of one file: bytes [start, stop) of a text file (stop None: to its end), rows of a Parquet file."""
 
     state: FileState
@@ -49,8 +49,8 @@ class Piece:
 
 
 def read_piece(
-    piece: Piece, columns: Sequence[Column], text: TextOptions, names: Collection[str] | None = None
-) -> Iterator[Parsed]:
+    piece: FilePiece, columns: Sequence[Column], text: TextOptions, names: Collection[str] | None = None
+) -> Iterator[ParsedRows]:
     """The rows of a piece in order.
 
     If only the columns `names` are asked for, the rows of a Parquet file lack those of the others that can have no
@@ -86,12 +86,12 @@ def read_piece(
 _Parser = Callable[[Records, Sequence[Column]], tuple[pa.RecordBatch, list[Fault]]]
 
 
-def _parsed(split: str, batch: pa.RecordBatch, positions: np.ndarray, faults: Sequence[Fault]) -> Parsed:
+def _parsed(split: str, batch: pa.RecordBatch, positions: np.ndarray, faults: Sequence[Fault]) -> ParsedRows:
     errors = [
         (row, RowError(split, int(positions[row]), column, sample(value), message))
         for row, column, value, message in faults
     ]
-    return Parsed(batch, positions, [split], None, errors)
+    return ParsedRows(batch, positions, [split], None, errors)
 
 
 def _without_prologue(data: bytes, ends: Ends, first: bool, header: bool) -> tuple[bytes, Ends]:
@@ -248,7 +248,7 @@ def _place(state: FileState, names: Sequence[str], wanted: str) -> int:
     )
 
 
-def _read_parquet(piece: Piece, columns: Sequence[Column], wanted: Collection[str] | None) -> Iterator[Parsed]:
+def _read_parquet(piece: FilePiece, columns: Sequence[Column], wanted: Collection[str] | None) -> Iterator[ParsedRows]:
     with opened_parquet(piece.state) as file:
         there = file.schema_arrow
         places = {c: _place(piece.state, there.names, c.name) for c in columns}

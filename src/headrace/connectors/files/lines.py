@@ -29,7 +29,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.connectors.files.listing import FileState, is_compressed
-from headrace.connectors.files.stores import Seen
+from headrace.connectors.files.stores import ContentMark
 from headrace.errors import SourceError
 
 CHUNK_BYTES = 4 << 20
@@ -230,7 +230,7 @@ def align(state: FileState, byte: int) -> int:
         return byte - 1 + line_bytes
 
 
-_counted: OrderedDict[tuple[str, Seen, bool], list[tuple[int, int]]] = OrderedDict()
+_counted: OrderedDict[tuple[str, ContentMark, bool], list[tuple[int, int]]] = OrderedDict()
 """By file: byte offsets between records, in order, each with the number of records before it."""
 _COUNTED_FILES = 64
 _MARKS = 1024

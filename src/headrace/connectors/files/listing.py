@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import IO, Any
 
 from headrace.connectors.base import Offsets
-from headrace.connectors.files.stores import LOCAL, FileStore, Seen
+from headrace.connectors.files.stores import LOCAL, ContentMark, FileStore
 from headrace.errors import SourceError
 
 FORMATS = ("csv", "json", "parquet")
@@ -56,11 +56,11 @@ class FileState:
         return found | {"tag": self.tag} if self.tag else found
 
     @property
-    def seen(self) -> Seen:
+    def seen(self) -> ContentMark:
         """The content that was seen."""
-        return Seen(self.size, self.mtime_ns, self.tag)
+        return ContentMark(self.size, self.mtime_ns, self.tag)
 
-    def check(self, now: Seen) -> None:
+    def check(self, now: ContentMark) -> None:
         """Raise `SourceError` if the file is no longer the one that was seen."""
         if not self.seen.same(now):
             marks = f", ETag {self.tag} -> {now.tag}" if self.tag else ""
@@ -113,7 +113,7 @@ def list_files(
 
     Raises `SourceError` for an item that does not exist, unless it is `known`.
     """
-    found: dict[str, Seen] = {}
+    found: dict[str, ContentMark] = {}
     for item in items:
         if item in known and not store.exists(item):
             continue

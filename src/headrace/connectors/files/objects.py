@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO, Any, Final, cast
 
-from headrace.connectors.files.clients import STORE, URL, Gone, Place, scheme_of, seen_of, told
-from headrace.connectors.files.stores import Seen, hidden, in_order
+from headrace.connectors.files.clients import STORE, URL, Gone, ObjectPlace, scheme_of, seen_of, told
+from headrace.connectors.files.stores import ContentMark, hidden, in_order
 from headrace.errors import InvalidParameter, SourceError
 
 MOST_OBJECTS: Final = 1_000_000
@@ -52,7 +52,7 @@ class ObjectFiles:
         self._options = tuple(sorted(options.items()))
         self._files: set[str] = set()
         """Items that name single objects, as has been seen."""
-        self._warm: dict[tuple[str, Seen], tuple[int, memoryview]] = {}
+        self._warm: dict[tuple[str, ContentMark], tuple[int, memoryview]] = {}
         """Parts of objects, each with the place where it begins."""
         self._lock = threading.Lock()
 
@@ -65,7 +65,7 @@ class ObjectFiles:
         for item in items:
             if "//" in item.partition("://")[2]:
                 raise InvalidParameter(f"option path: {item} has an empty part: write one / where there are two")
-            Place.of(item, self._options)  # options and patterns that cannot be are reported here
+            ObjectPlace.of(item, self._options)  # options and patterns that cannot be are reported here
             try:
                 _pattern(item)
             except re.error as error:
@@ -81,14 +81,14 @@ class ObjectFiles:
         self._files.add(item)
         return self._file(item) is not None
 
-    def find(self, item: str, wanted: Callable[[str], bool]) -> list[tuple[str, Seen]]:
+    def find(self, item: str, wanted: Callable[[str], bool]) -> list[tuple[str, ContentMark]]:
         """See `FileStore`; objects without content are left alone, as consoles make them for folders."""
         single = self._file(item)
         if single is not None:
             return [(item, single)]
         pattern = _pattern(item)
-        place = Place.of(pattern.folder, self._options)
-        found: list[tuple[str, Seen]] = []
+        place = ObjectPlace.of(pattern.folder, self._options)
+        found: list[tuple[str, ContentMark]] = []
         with told(item):
             listed = 0
             for chunk in place.list():
@@ -104,7 +104,7 @@ class ObjectFiles:
                         found.append((path, seen_of(meta)))
         return in_order(found)
 
-    def _file(self, item: str) -> Seen | None:
+    def _file(self, item: str) -> ContentMark | None:
         """What is known of the single object that an item names; None where it names none."""
         if item.endswith("/") or _MAGIC.search(item) or not URL.fullmatch(item)[3]:  # type: ignore[index]
             return None
@@ -115,23 +115,25 @@ class ObjectFiles:
         self._files.add(item)
         return seen
 
-    def look(self, path: str) -> Seen:
+    def look(self, path: str) -> ContentMark:
         """See `FileStore`."""
-        place = Place.of(path, self._options)
+        place = ObjectPlace.of(path, self._options)
         with told(path):
             return seen_of(place.head())
 
     @contextmanager
-    def opened(self, path: str, seen: Seen, check: Callable[[Seen], None], in_turn: bool = True) -> Iterator[IO[bytes]]:
+    def opened(
+        self, path: str, seen: ContentMark, check: Callable[[ContentMark], None], in_turn: bool = True
+    ) -> Iterator[IO[bytes]]:
         """See `FileStore`; what has changed is refused with the first range that is read of it."""
-        raw = _Reader(Place.of(path, self._options), seen, check, self._held(path, seen), in_turn)
+        raw = _Reader(ObjectPlace.of(path, self._options), seen, check, self._held(path, seen), in_turn)
         yield cast(IO[bytes], io.BufferedReader(raw, FIRST_BYTES) if in_turn else raw)
 
-    def _held(self, path: str, seen: Seen) -> tuple[int, memoryview] | None:
+    def _held(self, path: str, seen: ContentMark) -> tuple[int, memoryview] | None:
         with self._lock:
             return self._warm.get((path, seen))
 
-    def warm(self, files: Iterable[tuple[str, Seen, bool]]) -> None:
+    def warm(self, files: Iterable[tuple[str, ContentMark, bool]]) -> None:
         """See `FileStore`; what cannot be read is told when it is read."""
         todo = [f for f in files if self._held(f[0], f[1]) is None]
         if len(todo) < 2:
@@ -143,11 +145,11 @@ class ObjectFiles:
             while len(self._warm) > _WARM_OBJECTS:
                 del self._warm[next(iter(self._warm))]
 
-    def _first(self, file: tuple[str, Seen, bool]) -> tuple[int, memoryview] | None:
+    def _first(self, file: tuple[str, ContentMark, bool]) -> tuple[int, memoryview] | None:
         path, seen, at_end = file
         start = max(0, seen.size - FIRST_BYTES) if at_end else 0
         try:
-            found = Place.of(path, self._options).get(seen, start, min(seen.size, start + FIRST_BYTES))
+            found = ObjectPlace.of(path, self._options).get(seen, start, min(seen.size, start + FIRST_BYTES))
         except Exception:  # of whatever kind: see `warm`
             return None
         return (start, found[1]) if seen.same(found[0]) else None
@@ -157,8 +159,8 @@ class _Reader(io.RawIOBase):
     """The bytes of an object."""
 
     def __init__(
-        self, place: Place, seen: Seen, check: Callable[[Seen], None], held: tuple[int, memoryview] | None,
-        in_turn: bool,
+        self, place: ObjectPlace, seen: ContentMark, check: Callable[[ContentMark], None],
+        held: tuple[int, memoryview] | None, in_turn: bool,
     ) -> None:  # fmt: skip
         self._place, self._seen, self._check, self._in_turn = place, seen, check, in_turn
         self.name = place.url
@@ -209,7 +211,7 @@ class _Reader(io.RawIOBase):
             raise SourceError(f"{self.name} has sent {len(data)} bytes where {stop - self._at} were asked for")
         self._begin, self._block = self._at, data
 
-    def _get(self, stop: int) -> tuple[Seen, memoryview]:
+    def _get(self, stop: int) -> tuple[ContentMark, memoryview]:
         from obstore import exceptions
 
         with told(self.name):

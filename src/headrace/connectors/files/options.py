@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from typing import Final
 
 from headrace.common.columns import Column
-from headrace.connectors.declared import Declared, Option
+from headrace.connectors.declared import DeclaredOptions, Option
 from headrace.connectors.files.clients import STORE
 from headrace.connectors.files.formats import TextOptions
 from headrace.connectors.files.listing import FORMATS
 from headrace.connectors.files.objects import LISTS_EVERY, opened
-from headrace.connectors.files.replay import Pace
+from headrace.connectors.files.replay import ReplayPace
 from headrace.connectors.files.stores import LOCAL, FileStore
 from headrace.connectors.options import OptionReader
 from headrace.errors import InvalidParameter, NotSupported
 
-SOURCE: Final = Declared(
+SOURCE: Final = DeclaredOptions(
     (
         Option("path", "A directory, a glob (`**` for any number of folders, in stores without those that begin with "
                "`_`; links to one folder are followed once), a "
@@ -96,7 +96,7 @@ def spelled(options: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def replay_options(options: Mapping[str, str], columns: Sequence[Column]) -> tuple[Column | None, Pace | None]:
+def replay_options(options: Mapping[str, str], columns: Sequence[Column]) -> tuple[Column | None, ReplayPace | None]:
     """The column in whose order files are replayed, and how fast; None if they are not. Raises `InvalidParameter`."""
     reader = OptionReader(options)
     paces = ("replay_speed", "replay_rate", "replay_duration")
@@ -116,4 +116,4 @@ def replay_options(options: Mapping[str, str], columns: Sequence[Column]) -> tup
         )
     speed, rate = reader.positive("replay_speed"), reader.positive("replay_rate")
     duration_ms = reader.duration_ms("replay_duration")
-    return column, Pace(speed if given else 1.0, rate, duration_ms)
+    return column, ReplayPace(speed if given else 1.0, rate, duration_ms)

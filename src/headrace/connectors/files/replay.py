@@ -20,19 +20,19 @@ import pyarrow as pa
 
 from headrace.common.columns import Column, arrow_schema
 from headrace.connectors.base import RowError
-from headrace.connectors.files.formats import Piece, TextOptions, read_piece
+from headrace.connectors.files.formats import FilePiece, TextOptions, read_piece
 from headrace.connectors.files.listing import FileState
 from headrace.connectors.pacing import EventSchedule, RateSchedule, Schedule
-from headrace.connectors.policy import Parsed
+from headrace.connectors.policy import ParsedRows
 
 _CACHED = 4
-_cache: OrderedDict[Any, Replay] = OrderedDict()
+_cache: OrderedDict[Any, ReplayRows] = OrderedDict()
 _lock = Lock()
 _DAY_US = 86_400_000_000
 
 
 @dataclass(frozen=True)
-class Pace:
+class ReplayPace:
     """How fast to replay: exactly one of the three is set."""
 
     speed: float | None = None
@@ -44,7 +44,7 @@ class Pace:
 
 
 @dataclass(frozen=True)
-class Replay:
+class ReplayRows:
     """All rows in replay order."""
 
     batch: pa.RecordBatch
@@ -58,7 +58,7 @@ class Replay:
     errors: dict[int, list[RowError]]
     """By position in the replay order."""
 
-    def schedule(self, pace: Pace) -> Schedule:
+    def schedule(self, pace: ReplayPace) -> Schedule:
         """When each row is due."""
         if pace.rate is not None:
             return RateSchedule(pace.rate)
@@ -71,17 +71,17 @@ class Replay:
         """The event time that no row at or after `position` falls below."""
         return int(self.times_us[position - 1]) if position > self.nulls else None
 
-    def parsed(self, start: int, stop: int) -> Parsed:
+    def parsed(self, start: int, stop: int) -> ParsedRows:
         """The rows [start, stop), with what is wrong with them."""
         wrong = [row for row in range(start, stop) if row in self.errors] if self.errors else []
         errors = [(row - start, error) for row in wrong for error in self.errors[row]]
         rows = self.batch.slice(start, stop - start)
-        return Parsed(rows, self.positions[start:stop], self.splits, self.split_of[start:stop], errors)
+        return ParsedRows(rows, self.positions[start:stop], self.splits, self.split_of[start:stop], errors)
 
 
 def load_replay(
     files: Sequence[tuple[FileState, str]], columns: Sequence[Column], by: Column, text: TextOptions
-) -> Replay:
+) -> ReplayRows:
     """The replay of whole files, each with its format.
 
     Raises `SourceError` as `read_piece` does; malformed rows are kept for whoever reads them.
@@ -98,13 +98,15 @@ def load_replay(
         return _cache[key]
 
 
-def _build(files: Sequence[tuple[FileState, str]], columns: Sequence[Column], by: Column, text: TextOptions) -> Replay:
+def _build(
+    files: Sequence[tuple[FileState, str]], columns: Sequence[Column], by: Column, text: TextOptions
+) -> ReplayRows:
     wanted = list(columns) if by in columns else [*columns, by]
-    parts: list[Parsed] = []
+    parts: list[ParsedRows] = []
     counts: list[int] = []
     for state, kind in files:
         before = sum(part.batch.num_rows for part in parts)
-        parts.extend(read_piece(Piece(state, kind, 0, None), wanted, text))
+        parts.extend(read_piece(FilePiece(state, kind, 0, None), wanted, text))
         counts.append(sum(part.batch.num_rows for part in parts) - before)
     table = _concat([part.batch for part in parts], wanted)
     times, valid = _times_us(table.column(wanted.index(by)))
@@ -123,7 +125,7 @@ def _build(files: Sequence[tuple[FileState, str]], columns: Sequence[Column], by
     split_of = np.repeat(np.arange(len(files), dtype=np.int32), counts)[order]
     positions = np.concatenate([part.positions for part in parts]) if parts else np.array([], np.int64)
     rows = table.select(list(range(len(columns)))).take(pa.array(order))
-    return Replay(rows, [state.path for state, _ in files], split_of, positions[order], times, nulls, errors)
+    return ReplayRows(rows, [state.path for state, _ in files], split_of, positions[order], times, nulls, errors)
 
 
 def _concat(batches: Sequence[pa.RecordBatch], columns: Sequence[Column]) -> pa.RecordBatch:

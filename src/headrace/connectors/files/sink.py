@@ -16,14 +16,14 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.common.columns import Column
-from headrace.connectors.declared import Declared, Option
+from headrace.connectors.declared import DeclaredOptions, Option
 from headrace.connectors.files.options import spelled
 from headrace.connectors.files.out import COMPRESSIONS, FORMATS, check_format, file_writer
 from headrace.connectors.sinks import SINK_OPTIONS, WEIGHT_COLUMN, Sink, SinkPosition
 from headrace.errors import DiskFull, InvalidParameter, NotSupported, SinkError
 from headrace.state.objects import is_full, sync_directory
 
-SINK = Declared(
+SINK = DeclaredOptions(
     (
         Option("path", "The directory that the files go to. It is made where there is none.", required=True),
         Option("format", "What the files are; `FORMAT PLAIN ENCODE PARQUET` says it, too.", default="parquet",

@@ -25,7 +25,7 @@ from headrace.connectors.base import (
     kept_columns,
 )
 from headrace.connectors.files import infer
-from headrace.connectors.files.formats import Piece, opened_parquet, read_piece
+from headrace.connectors.files.formats import FilePiece, opened_parquet, read_piece
 from headrace.connectors.files.lines import advance, align
 from headrace.connectors.files.listing import (
     FileState,
@@ -36,10 +36,10 @@ from headrace.connectors.files.listing import (
     merge_listing,
 )
 from headrace.connectors.files.options import SOURCE, location, replay_options
-from headrace.connectors.files.replay import Replay, load_replay
+from headrace.connectors.files.replay import ReplayRows, load_replay
 from headrace.connectors.options import OptionReader
 from headrace.connectors.pacing import admit
-from headrace.connectors.policy import Parsed, apply_policy
+from headrace.connectors.policy import ParsedRows, apply_policy
 from headrace.errors import InvalidParameter
 
 MIN_PIECE_BYTES = 64 << 10
@@ -153,7 +153,7 @@ class FileSource(Source):
                 arrays = [result.batch.column(name) for name in self.schema.names]
                 yield replace(result, batch=pa.RecordBatch.from_arrays(arrays, schema=self.schema))
 
-    def _parsed(self, task: ReadTask) -> Iterator[Parsed]:
+    def _parsed(self, task: ReadTask) -> Iterator[ParsedRows]:
         if self.replay_by is not None:
             replay = self._replay(task["files"], self.columns)
             for start in range(task["start"], task["stop"], _REPLAY_BATCH_ROWS):
@@ -162,7 +162,7 @@ class FileSource(Source):
         for entry in task["pieces"]:
             state = file_states({entry["path"]: entry["file"]}, self.store)[0]
             unknown = self.store.remote and is_compressed(state.path)  # how long its text is: it is read to its end
-            piece = Piece(state, self._format(state), entry["start"], None if unknown else entry["stop"])
+            piece = FilePiece(state, self._format(state), entry["start"], None if unknown else entry["stop"])
             yield from read_piece(piece, self.columns, self.text, self.schema.names)
 
     def _format(self, state: FileState) -> str:
@@ -246,7 +246,7 @@ class FileSource(Source):
         rows = position - mark["position"]
         return Binding(offsets, rows, position >= total, replay.watermark_us(position), behind)
 
-    def _replay(self, files: Offsets, columns: Sequence[Column]) -> Replay:
+    def _replay(self, files: Offsets, columns: Sequence[Column]) -> ReplayRows:
         assert self.replay_by is not None
         pairs = [(state, self._format(state)) for state in file_states(files, self.store)]
         return load_replay(pairs, columns, self.replay_by, self.text)

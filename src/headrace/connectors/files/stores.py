@@ -25,7 +25,7 @@ _FILE_URL = "file://"
 
 
 @dataclass(frozen=True)
-class Seen:
+class ContentMark:
     """What tells one content of a file from another."""
 
     size: int
@@ -33,7 +33,7 @@ class Seen:
     tag: str = ""
     """The store's own name of the content (its ETag), where it has one: then the time does not count."""
 
-    def same(self, other: Seen) -> bool:
+    def same(self, other: ContentMark) -> bool:
         """Whether both are the same content."""
         if self.tag or other.tag:
             return (self.size, self.tag) == (other.size, other.tag)
@@ -57,21 +57,21 @@ class FileStore(Protocol):
     def exists(self, item: str) -> bool:
         """Whether an item that names a file is there."""
 
-    def find(self, item: str, wanted: Callable[[str], bool]) -> list[tuple[str, Seen]]:
+    def find(self, item: str, wanted: Callable[[str], bool]) -> list[tuple[str, ContentMark]]:
         """The files of an item now, those of a directory or glob by (modification time, name) if they are wanted."""
 
-    def look(self, path: str) -> Seen:
+    def look(self, path: str) -> ContentMark:
         """What is known of a file now."""
 
     def opened(
-        self, path: str, seen: Seen, check: Callable[[Seen], None], in_turn: bool = True
+        self, path: str, seen: ContentMark, check: Callable[[ContentMark], None], in_turn: bool = True
     ) -> AbstractContextManager[IO[bytes]]:
         """The file as it was seen, of which `check` makes sure, from the first byte read to the end of the block.
 
         It will be read `in_turn`, or else by the exact ranges that are asked for.
         """
 
-    def warm(self, files: Iterable[tuple[str, Seen, bool]]) -> None:
+    def warm(self, files: Iterable[tuple[str, ContentMark, bool]]) -> None:
         """These files will be looked at next: at their beginnings, or at their ends where that is said."""
 
 
@@ -94,19 +94,19 @@ class LocalFiles:
         """See `FileStore`."""
         return os.path.exists(item)
 
-    def find(self, item: str, wanted: Callable[[str], bool]) -> list[tuple[str, Seen]]:
+    def find(self, item: str, wanted: Callable[[str], bool]) -> list[tuple[str, ContentMark]]:
         """See `FileStore`."""
         try:
             if not os.path.isdir(item) and not glob.has_magic(item):
                 return [(item, _seen(item, os.stat(item)))]
             names = [os.path.join(item, n) for n in os.listdir(item)] if os.path.isdir(item) else matching(item)
             found = ((path, _regular(path)) for path in names if not hidden(path) and wanted(path))
-            files = [(path, Seen(now.st_size, now.st_mtime_ns)) for path, now in found if now is not None]
+            files = [(path, ContentMark(now.st_size, now.st_mtime_ns)) for path, now in found if now is not None]
         except OSError as error:
             raise vanished(error.filename or item, error) from error
         return in_order(files)
 
-    def look(self, path: str) -> Seen:
+    def look(self, path: str) -> ContentMark:
         """See `FileStore`."""
         try:
             return _seen(path, os.stat(path))
@@ -114,7 +114,9 @@ class LocalFiles:
             raise vanished(path, error) from error
 
     @contextmanager
-    def opened(self, path: str, seen: Seen, check: Callable[[Seen], None], in_turn: bool = True) -> Iterator[IO[bytes]]:
+    def opened(
+        self, path: str, seen: ContentMark, check: Callable[[ContentMark], None], in_turn: bool = True
+    ) -> Iterator[IO[bytes]]:
         """See `FileStore`."""
         try:
             raw = open(path, "rb", opener=_at_once)  # noqa: SIM115
@@ -128,14 +130,14 @@ class LocalFiles:
                 raise vanished(path, error) from error
             check(_seen(path, os.fstat(raw.fileno())))
 
-    def warm(self, files: Iterable[tuple[str, Seen, bool]]) -> None:
+    def warm(self, files: Iterable[tuple[str, ContentMark, bool]]) -> None:
         """A disk is near enough."""
 
 
 LOCAL = LocalFiles()
 
 
-def in_order(files: Iterable[tuple[str, Seen]]) -> list[tuple[str, Seen]]:
+def in_order(files: Iterable[tuple[str, ContentMark]]) -> list[tuple[str, ContentMark]]:
     """Files of one listing by (modification time, name)."""
     return sorted(files, key=lambda entry: (entry[1].mtime_ns, entry[0]))
 
@@ -163,11 +165,11 @@ def _at_once(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NONBLOCK)
 
 
-def _seen(path: str, now: os.stat_result) -> Seen:
+def _seen(path: str, now: os.stat_result) -> ContentMark:
     if not stat.S_ISREG(now.st_mode):
         hint = "a source reads regular files only, no pipes or devices"
         raise SourceError(f"{path} is not a regular file", hint=hint)
-    return Seen(now.st_size, now.st_mtime_ns)
+    return ContentMark(now.st_size, now.st_mtime_ns)
 
 
 def _regular(path: str) -> os.stat_result | None:

@@ -68,7 +68,7 @@ class Address:
 
 
 @dataclass(frozen=True)
-class Answer:
+class Response:
     """What the receiver says to a request."""
 
     status: int
@@ -101,7 +101,7 @@ class Client:
         finally:
             self._close()
 
-    def send(self, body: bytes, key: str) -> Answer:
+    def send(self, body: bytes, key: str) -> Response:
         """Send a request once. Raises `NoAnswer`: then nobody knows whether it was taken."""
         fresh = self._connection is None
         try:
@@ -115,14 +115,14 @@ class Client:
             raise NoAnswer(_said(error)) from error
         return self.send(body, key)  # it had closed a connection that nothing came over for a while
 
-    def _exchange(self, body: bytes, key: str) -> Answer:
+    def _exchange(self, body: bytes, key: str) -> Response:
         connection = self._open()
         connection.request(self._method, self._address.path, body, {**self._headers, "Idempotency-Key": key})
         response, content = self._answer(connection)
         if response.will_close or not response.isclosed():
             self._close()
         shown = content[: 4 * EXCERPT_CHARS].decode("utf-8", "replace").strip()[:EXCERPT_CHARS]
-        return Answer(response.status, response.reason, shown, _retry_after_s(response.getheader("Retry-After")))
+        return Response(response.status, response.reason, shown, _retry_after_s(response.getheader("Retry-After")))
 
     def _answer(self, connection: http.client.HTTPConnection) -> tuple[http.client.HTTPResponse, bytes]:
         """An answer with its beginning. The time-out is for all of it: one that comes byte by byte never ends."""

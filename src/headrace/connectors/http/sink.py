@@ -17,8 +17,8 @@ import pyarrow as pa
 
 from headrace.common.columns import Column
 from headrace.connectors.connections import Connects
-from headrace.connectors.declared import Declared, Option
-from headrace.connectors.http.client import Address, Answer, Client, NoAnswer
+from headrace.connectors.declared import DeclaredOptions, Option
+from headrace.connectors.http.client import Address, Client, NoAnswer, Response
 from headrace.connectors.json_out import objects, text
 from headrace.connectors.netting import taken, without
 from headrace.connectors.sinks import SINK_OPTIONS, Sink, SinkPosition, key_of
@@ -35,7 +35,7 @@ _CA: Final = Option(
     "ssl.ca.location", "A file with the certificates that the receiver's is checked by, instead of the system's."
 )
 _HEADER: Final = "A header of every request: `header.authorization = SECRET token`."
-SINK: Final = Declared(
+SINK: Final = DeclaredOptions(
     (
         _URL,
         Option("method", "Of requests.", default="POST", choices=("POST", "PUT", "PATCH")),
@@ -47,7 +47,7 @@ SINK: Final = Declared(
     ),
     "header.", _HEADER, secret_prefix=True,
 )  # fmt: skip
-CONNECTION: Final = Connects(Declared((_URL, _CA), "header.", _HEADER, secret_prefix=True), {"http": {}})
+CONNECTION: Final = Connects(DeclaredOptions((_URL, _CA), "header.", _HEADER, secret_prefix=True), {"http": {}})
 _OWN: Final = ("content-type", "content-length", "transfer-encoding", "host", "connection", "idempotency-key")
 """Headers that a user cannot set."""
 
@@ -99,10 +99,10 @@ class HttpSink(Sink):
                 self._deliver(request, f"{position.delivery}-{position.epoch}-{request.place}")
         return found.count
 
-    def _deliver(self, request: Request, key: str) -> None:
+    def _deliver(self, request: RowsRequest, key: str) -> None:
         """Send a request until it is taken. Raises `SinkError` where it is refused, or nobody takes it for long."""
         for attempt in range(self._retries + 1):
-            answer: Answer | None = None
+            answer: Response | None = None
             try:
                 answer = self._client.send(request.body, key)
                 if answer.status < 300:
@@ -127,7 +127,7 @@ def _texts(table: pa.Table) -> list[bytes]:
 
 
 @dataclass(frozen=True)
-class Request:
+class RowsRequest:
     """Some rows of an epoch, as a JSON array."""
 
     place: int
@@ -135,18 +135,18 @@ class Request:
     body: bytes
 
 
-def requests(rows: Sequence[bytes], most_rows: int, most_bytes: int = REQUEST_BYTES) -> Iterator[Request]:
+def requests(rows: Sequence[bytes], most_rows: int, most_bytes: int = REQUEST_BYTES) -> Iterator[RowsRequest]:
     """Rows, in this order, in requests of at most so many rows and about so many bytes."""
     held: list[bytes] = []
     size = place = 0
     for row in rows:
         if held and (len(held) == most_rows or size + len(row) > most_bytes):
-            yield Request(place, b"[%b]" % b",".join(held))
+            yield RowsRequest(place, b"[%b]" % b",".join(held))
             place, held, size = place + len(held), [], 0
         held.append(row)
         size += len(row)
     if held:
-        yield Request(place, b"[%b]" % b",".join(held))
+        yield RowsRequest(place, b"[%b]" % b",".join(held))
 
 
 def pause_s(attempt: int, asked_s: float | None, chance: Callable[[], float]) -> float:

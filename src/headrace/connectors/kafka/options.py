@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from headrace.connectors.connections import Connects
-from headrace.connectors.declared import Declared, Option, needed_module
+from headrace.connectors.declared import DeclaredOptions, Option, needed_module
 from headrace.connectors.kafka.registry import OPTIONS as REGISTRY_OPTIONS
 from headrace.errors import HeadraceError, InvalidParameter
 
@@ -24,7 +24,7 @@ _PROPERTIES = (
     "connect."
 )
 
-SOURCE = Declared(
+SOURCE = DeclaredOptions(
     (
         *_BROKER,
         Option("format", "Of records: `FORMAT PLAIN`, `UPSERT` or `DEBEZIUM`.", default="plain",
@@ -40,7 +40,7 @@ SOURCE = Declared(
     "properties.", _PROPERTIES, secret_prefix=True,
 )  # fmt: skip
 
-SINK = Declared(
+SINK = DeclaredOptions(
     (
         *_BROKER,
         Option("format", "`FORMAT PLAIN` (rows that are added), `UPSERT` (no value is a deletion) or `DEBEZIUM`.",
@@ -80,7 +80,7 @@ _SPELLINGS = {"bootstrap.server": "bootstrap.servers", "sasl.mechanism": "sasl.m
 T = TypeVar("T")
 
 
-def properties(declared: Declared, options: Mapping[str, str]) -> dict[str, Any]:
+def properties(declared: DeclaredOptions, options: Mapping[str, str]) -> dict[str, Any]:
     """The configuration of a client. Raises `InvalidParameter`."""
     found: dict[str, Any] = {_SPELLINGS.get(n, n): value for n, value in declared.passed_on(options).items()}
     if "bootstrap.servers" not in found:
@@ -97,7 +97,7 @@ def properties(declared: Declared, options: Mapping[str, str]) -> dict[str, Any]
     return {"client.id": "headrace", "log_level": 0, "socket.timeout.ms": round(ANSWER_S * 1000), **found}
 
 
-_SERVERS = Declared((), "properties.", _PROPERTIES, secret_prefix=True)
+_SERVERS = DeclaredOptions((), "properties.", _PROPERTIES, secret_prefix=True)
 CONNECTION = Connects(
     _SERVERS,
     {"kafka": {}},

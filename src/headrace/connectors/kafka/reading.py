@@ -27,7 +27,7 @@ _free: dict[tuple[int, str, str], list[Any]] = {}
 
 
 @dataclass(frozen=True)
-class Reading:
+class TopicReading:
     """A topic, and how to reach it."""
 
     topic: str
@@ -36,7 +36,7 @@ class Reading:
     """For people."""
 
 
-def read_range(reading: Reading, partition: int, low: int, high: int) -> Iterator[list[Any]]:
+def read_range(reading: TopicReading, partition: int, low: int, high: int) -> Iterator[list[Any]]:
     """The records of a partition with low <= offset < high, in order. Raises `SourceError`."""
     kafka = needed_module("confluent_kafka", "kafka")
     consumer, ok = _taken(reading), False
@@ -49,7 +49,9 @@ def read_range(reading: Reading, partition: int, low: int, high: int) -> Iterato
         _give_back(reading, consumer, ok)
 
 
-def _records(kafka: Any, reading: Reading, consumer: Any, partition: int, low: int, high: int) -> Iterator[list[Any]]:
+def _records(
+    kafka: Any, reading: TopicReading, consumer: Any, partition: int, low: int, high: int
+) -> Iterator[list[Any]]:
     until_s = time.monotonic() + SILENT_S
     at, done = low, False
     while not done:
@@ -82,7 +84,7 @@ def _next(consumer: Any, most: int) -> list[Any]:
     return found
 
 
-def _ended(kafka: Any, reading: Reading, partition: int, message: Any, error: Any, high: int) -> bool:
+def _ended(kafka: Any, reading: TopicReading, partition: int, message: Any, error: Any, high: int) -> bool:
     """Whether an event says that the range is at its end. Raises `SourceError` for one that is a failure."""
     what = f"partition {partition} of topic {reading.topic}"
     if error.code() == kafka.KafkaError._PARTITION_EOF:
@@ -97,11 +99,11 @@ def _ended(kafka: Any, reading: Reading, partition: int, message: Any, error: An
     raise SourceError(f"{what} cannot be read: {error.str()}")
 
 
-def _key(reading: Reading) -> tuple[int, str, str]:
+def _key(reading: TopicReading) -> tuple[int, str, str]:
     return os.getpid(), reading.topic, repr(sorted(reading.config.items()))
 
 
-def _taken(reading: Reading) -> Any:
+def _taken(reading: TopicReading) -> Any:
     with _lock:
         free = _free.get(_key(reading))
         if free:
@@ -116,7 +118,7 @@ def _taken(reading: Reading) -> Any:
     return asked(reading.name, SourceError, lambda: kafka.Consumer(config))
 
 
-def _give_back(reading: Reading, consumer: Any, ok: bool) -> None:
+def _give_back(reading: TopicReading, consumer: Any, ok: bool) -> None:
     if ok:
         with _lock:
             _free.setdefault(_key(reading), []).append(consumer)

@@ -15,7 +15,7 @@ from headrace.connectors.json_in import json_rows, object_rows
 from headrace.connectors.kafka.avro import AvroReader, Unreadable, as_json
 from headrace.connectors.kafka.changes import DELETE, UPSERT, Fault, Row, changed, debezium, upserted
 from headrace.connectors.kafka.registry import Registry
-from headrace.connectors.policy import Parsed, apply_policy, sample
+from headrace.connectors.policy import ParsedRows, apply_policy, sample
 from headrace.errors import InvalidParameter, NotSupported
 
 _PREFIX, _HEADER = "include.", "include.header."
@@ -58,7 +58,7 @@ def _header(key: str) -> Callable[[Any], Any]:
 
 
 @dataclass(frozen=True)
-class Shape:
+class RecordShape:
     """What rows are made of records."""
 
     topic: str
@@ -72,7 +72,9 @@ class Shape:
     """What decodes records in Avro."""
 
     @classmethod
-    def of(cls, topic: str, format: str, encode: str, columns: Sequence[Column], options: Mapping[str, str]) -> Shape:
+    def of(
+        cls, topic: str, format: str, encode: str, columns: Sequence[Column], options: Mapping[str, str]
+    ) -> RecordShape:
         """Raises `InvalidParameter`, `NotSupported` for columns that do not fit."""
         by_name = {part[0].name: part for part in included(options)}
         parts = tuple(by_name[c.name] for c in columns if c.name in by_name)
@@ -101,7 +103,7 @@ class Shape:
             for row, column, value, message in faults
         ]
         rows = pa.RecordBatch.from_arrays([made[c.name] for c in self.columns], schema=schema)
-        return apply_policy(Parsed(rows, positions, [split], None, errors), self.columns, on_error)
+        return apply_policy(ParsedRows(rows, positions, [split], None, errors), self.columns, on_error)
 
     def _decoded(
         self, messages: Sequence[Any], own: Sequence[Column]

@@ -35,8 +35,8 @@ from headrace.connectors.kafka.options import (
     asked,
     properties,
 )
-from headrace.connectors.kafka.reading import Reading, read_range
-from headrace.connectors.kafka.records import Shape, included
+from headrace.connectors.kafka.reading import TopicReading, read_range
+from headrace.connectors.kafka.records import RecordShape, included
 from headrace.connectors.kafka.registry import NoSchema, Registry, check_encode
 from headrace.connectors.options import COMMON_OPTIONS, OptionReader
 from headrace.errors import InvalidParameter, SourceError
@@ -90,7 +90,7 @@ class KafkaSource(Source):
             raise InvalidParameter(f"scan.startup.mode '{OFFSETS}' and scan.startup.offsets go together")
         self._config = properties(SOURCE, options)
         check_encode(options, values["encode"])
-        self._shape = Shape.of(self._topic, values["format"], values["encode"], columns, options)
+        self._shape = RecordShape.of(self._topic, values["format"], values["encode"], columns, options)
         self._by_key = {"include.operation", "include.position"} <= set(options)  # as a table by key asks for them
         self._admin: Any = None
 
@@ -216,7 +216,7 @@ class KafkaSource(Source):
 
     def read(self, task: ReadTask) -> Iterator[ReadBatch]:
         """See `Source`."""
-        reading = Reading(self._topic, self._config, self._name)
+        reading = TopicReading(self._topic, self._config, self._name)
         for partition, low, high in task["ranges"]:
             for records in read_range(reading, partition, low, high):
                 yield self._shape.rows(records, partition, self._on_error)

@@ -15,12 +15,12 @@ import pyarrow as pa
 from headrace.common.columns import Column, arrow_schema
 from headrace.common.identifiers import quoted_name
 from headrace.connectors import netting
-from headrace.connectors.declared import Declared, Option, needed_module
+from headrace.connectors.declared import DeclaredOptions, Option, needed_module
 from headrace.connectors.lake.tables import CREATE, STORE, LakeSink, absent, check_columns, fitted, told
 from headrace.connectors.sinks import SinkPosition, already_delivered
 from headrace.errors import InvalidParameter
 
-SINK: Final = Declared(
+SINK: Final = DeclaredOptions(
     (
         Option("location", "Where the table is: `s3://bucket/path`, or an absolute path.", required=True),
         CREATE,
@@ -84,7 +84,7 @@ class DeltaSink(LakeSink):
     def _schema(table: Any) -> pa.Schema:
         return pa.schema(table.schema().to_arrow())
 
-    def _commit(self, table: Any, position: SinkPosition, found: netting.Changes) -> None:
+    def _commit(self, table: Any, position: SinkPosition, found: netting.NetChanges) -> None:
         """Commit it, together with its epoch. Who has committed that meanwhile lets it fail."""
         delta = self._package()
         properties = delta.CommitProperties(

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from headrace.common.columns import Column, arrow_schema
 from headrace.connectors import netting
 from headrace.connectors.connections import Connects
-from headrace.connectors.declared import Declared, Option, needed_module
+from headrace.connectors.declared import DeclaredOptions, Option, needed_module
 from headrace.connectors.lake.tables import CREATE, STORE, LakeSink, absent, check_columns, fitted, told
 from headrace.connectors.sinks import SinkPosition, already_delivered
 from headrace.errors import InvalidParameter
@@ -33,8 +33,8 @@ _CATALOG: Final = (
     Option("warehouse.path", "Where the tables are that are made: `s3://bucket/path`, `file:///path`, or the name "
            "by which a REST catalog knows it."),
 )  # fmt: skip
-CONNECTION: Final = Connects(Declared((*_CATALOG, *STORE)), {"iceberg": {}})
-SINK: Final = Declared(
+CONNECTION: Final = Connects(DeclaredOptions((*_CATALOG, *STORE)), {"iceberg": {}})
+SINK: Final = DeclaredOptions(
     (
         *_CATALOG,
         Option("database.name", "The namespace of the table.", required=True),
@@ -94,7 +94,7 @@ class IcebergSink(LakeSink):
         with told(self._name):
             return self._deliver(catalog, table, position, found)
 
-    def _deliver(self, catalog: Any, table: Any, position: SinkPosition, found: netting.Changes) -> int:
+    def _deliver(self, catalog: Any, table: Any, position: SinkPosition, found: netting.NetChanges) -> int:
         failed = needed_module("pyiceberg.exceptions", "iceberg").CommitFailedException
         for attempt in range(1, _TRIES + 1):
             try:
@@ -121,7 +121,7 @@ class IcebergSink(LakeSink):
         noted = table.properties.get(_noted(position), "0")
         return already_delivered(position, int(noted), self._name)
 
-    def _commit(self, table: Any, position: SinkPosition, found: netting.Changes) -> None:
+    def _commit(self, table: Any, position: SinkPosition, found: netting.NetChanges) -> None:
         """Commit it, together with its epoch, on top of the table as it was loaded, or not at all."""
         if found.is_empty:
             return

@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from headrace.common.columns import Column, arrow_type
 from headrace.connectors.connections import Connects
-from headrace.connectors.declared import Declared, Option
-from headrace.connectors.netting import Changes, taken
+from headrace.connectors.declared import DeclaredOptions, Option
+from headrace.connectors.netting import NetChanges, taken
 from headrace.connectors.sinks import SINK_OPTIONS, Sink, key_of
 from headrace.errors import HeadraceError, InvalidParameter, NotSupported, SinkError
 
@@ -22,7 +22,7 @@ STORE: Final = (
     Option("s3.secret.key", "The secret key.", secret=True),
 )
 """The options of an object store."""
-CONNECTION: Final = Connects(Declared(STORE), {"deltalake": {}, "iceberg": {}})
+CONNECTION: Final = Connects(DeclaredOptions(STORE), {"deltalake": {}, "iceberg": {}})
 CREATE: Final = Option(
     "create_table_if_not_exists", "Make the table, with the sink's columns, where there is none.", "boolean",
     default="false",
@@ -32,7 +32,7 @@ CREATE: Final = Option(
 class LakeSink(Sink):
     """What the sinks into tables of any format have in common."""
 
-    declared: ClassVar[Declared]
+    declared: ClassVar[DeclaredOptions]
 
     def __init__(self, options: Mapping[str, str], columns: Sequence[Column]):
         super().__init__(options, columns)
@@ -42,7 +42,7 @@ class LakeSink(Sink):
         self._key = key_of(options, columns)
         check_key(columns, self._key)
 
-    def _taken(self, batches: Iterator[pa.RecordBatch]) -> Changes:
+    def _taken(self, batches: Iterator[pa.RecordBatch]) -> NetChanges:
         """What an epoch comes to."""
         return taken(batches, len(self.columns), self._key if self._upserts else None)
 

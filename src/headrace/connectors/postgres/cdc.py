@@ -26,7 +26,7 @@ from headrace.common.identifiers import quoted_name
 from headrace.connectors.base import Admission, Binding, Offsets, ReadBatch, ReadTask, RowError, Source, common_options
 from headrace.connectors.declared import needed_module
 from headrace.connectors.options import COMMON_OPTIONS, OptionReader
-from headrace.connectors.policy import Parsed, apply_policy, sample
+from headrace.connectors.policy import ParsedRows, apply_policy, sample
 from headrace.connectors.postgres.fetching import content, declare, fetched
 from headrace.connectors.postgres.options import CDC, cdc_server, connection
 from headrace.connectors.postgres.pgoutput import DELETE, UPSERT, Changes, Decoder, Messages
@@ -293,7 +293,7 @@ class PostgresCdcSource(Source):
             elif field.name in self._beside:
                 made[field.name] = pa.array(changes.positions)
         rows = pa.RecordBatch.from_arrays([made[c.name] for c in self.columns], schema=schema)
-        parsed = Parsed(rows, changes.positions, [self._name], None, errors)
+        parsed = ParsedRows(rows, changes.positions, [self._name], None, errors)
         return apply_policy(parsed, self.columns, self._on_error)
 
 

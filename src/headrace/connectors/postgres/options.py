@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from headrace.connectors.connections import Connects
-from headrace.connectors.declared import Declared, Option, needed_module
+from headrace.connectors.declared import DeclaredOptions, Option, needed_module
 from headrace.errors import HeadraceError, InvalidParameter, SinkError
 
 CONNECT_S = 10
@@ -32,7 +32,7 @@ SERVER = (
     Option("ssl_root_cert", "A file with the certificates that the server's is checked by."),
 )  # fmt: skip
 
-SINK = Declared(
+SINK = DeclaredOptions(
     (
         *SERVER,
         Option("schema", "The schema of the table.", default="public"),
@@ -41,7 +41,7 @@ SINK = Declared(
 )
 
 
-CDC = Declared(
+CDC = DeclaredOptions(
     (
         Option("hostname", "Where the server is.", default="localhost"),
         Option("port", "Its port.", "number", default="5432", least=1),
@@ -61,7 +61,7 @@ _CDC_NAMES = {
     "host": "hostname", "port": "port", "user": "username", "password": "password", "database": "database.name",
     "ssl_mode": "ssl.mode", "ssl_root_cert": "ssl.root.cert",
 }  # fmt: skip
-CONNECTION = Connects(Declared(SERVER), {"postgres": {}, "postgres-cdc": _CDC_NAMES})
+CONNECTION = Connects(DeclaredOptions(SERVER), {"postgres": {}, "postgres-cdc": _CDC_NAMES})
 
 
 def cdc_server(values: Mapping[str, Any]) -> dict[str, Any]:

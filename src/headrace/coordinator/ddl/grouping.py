@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from headrace.config import Settings
 from headrace.coordinator.decide.graph import Graph
 from headrace.coordinator.decide.options import own_group
-from headrace.coordinator.run.core import Job, Relation
+from headrace.coordinator.run.core import Job, LiveRelation
 from headrace.errors import InvalidParameter, StatementError
 
 
@@ -17,7 +17,7 @@ class Grouping:
 
     def __init__(
         self,
-        graph: Graph[Relation, Job],
+        graph: Graph[LiveRelation, Job],
         lock: AbstractContextManager[object],
         settings: Callable[[], Settings],
     ) -> None:

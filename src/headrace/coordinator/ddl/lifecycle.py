@@ -29,7 +29,7 @@ from headrace.coordinator.decide import automatic
 from headrace.coordinator.decide.into import refuse_circle, target_of
 from headrace.coordinator.decide.life import Turn, turned
 from headrace.coordinator.decide.options import checked_options, on_error
-from headrace.coordinator.run.core import Core, Job, Relation
+from headrace.coordinator.run.core import Core, Job, LiveRelation
 from headrace.coordinator.run.lanes import Lanes
 from headrace.errors import (
     DependentObjectsExist,
@@ -113,14 +113,14 @@ class Lifecycle:
             first, second = core.catalog.allocate_ids(2)
             record = replace(record, id=first, created_ms=record.created_ms or core.clock.now_ms())
             edits: list[Edit] = [Put(record)]
-            relation: Relation | None = None
+            relation: LiveRelation | None = None
             if record.content.writable:
-                relation = Relation(record, rows_schema(record), second)
+                relation = LiveRelation(record, rows_schema(record), second)
                 assert relation.schema is not None
                 edits.append(Put(JobRecord(first, f"table-{first}", "created", plan=JobPlan(kind="table"))))
                 edits.append(Put(StateTableRecord.from_table_schema(second, first, ROWS, relation.schema)))
             elif record.content.external:
-                relation = Relation(record)
+                relation = LiveRelation(record)
                 relation.in_order = in_order_of_time(record, core.vault.open(record))
             self._transact_new(edits, first)
             if relation is not None:
@@ -172,7 +172,7 @@ class Lifecycle:
             job.take_plan(plan, runner)
             with core.lock:
                 layout = plan.schema if ROWS in tables else None
-                core.graph.relations[first] = Relation(record, layout, tables.get(ROWS, 0))
+                core.graph.relations[first] = LiveRelation(record, layout, tables.get(ROWS, 0))
                 core.graph.jobs[first] = job
             self._planning.define_new(record)
             return job

@@ -8,7 +8,7 @@ from pathlib import Path
 from headrace.catalog.catalog import Catalog
 from headrace.catalog.edits import Put
 from headrace.catalog.following import FollowedCatalog
-from headrace.catalog.moving import Places, Report, find_truth, move
+from headrace.catalog.moving import MoveReport, Places, find_truth, move
 from headrace.catalog.places import PlaceOptions, canonical, shown
 from headrace.catalog.records import SettingRecord
 from headrace.common.clock import Clock
@@ -113,7 +113,7 @@ def _is_to_move(source: str, at: str, places: Places) -> bool:
 
 def move_catalog(
     settings: Settings, source: str, target: str, told: Told, *, overwrite: bool = False, dry_run: bool = False
-) -> Report:
+) -> MoveReport:
     """Move the catalog of a database; with what it says of the state's place made good for the new one."""
     places = places_of(settings, source, target)
     source, target = canonical(source), canonical(target)

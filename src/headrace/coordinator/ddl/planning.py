@@ -13,20 +13,19 @@ from headrace.catalog.records import JobRecord, ObjectRecord
 from headrace.coordinator.ddl.lasting import identity_of
 from headrace.coordinator.ddl.recovered import disagreement, in_order, kind_of, recovered_job, recovered_relation
 from headrace.coordinator.decide import automatic
-from headrace.coordinator.decide.graph import Known
+from headrace.coordinator.decide.graph import GraphIndex
 from headrace.coordinator.decide.job import PlanFacts
 from headrace.coordinator.decide.life import Turn, turned
 from headrace.coordinator.decide.options import on_error
 from headrace.coordinator.decide.settlement import settled
-from headrace.coordinator.decide.steps import Position, position_of
+from headrace.coordinator.decide.steps import StepPosition, position_of
 from headrace.coordinator.decide.watermarks import time_column
 from headrace.coordinator.run.core import PLANNING_TRIES, Core, Job, Runner, RunnerFactory, as_headrace_error
 from headrace.coordinator.run.lanes import Lanes
 from headrace.coordinator.run.regroup import regroup
 from headrace.dataflow.lasting import LastingPlan, Outline, PlanFiles
 from headrace.errors import CorruptObject, Fenced, HeadraceError, JobFailed, SparkLost
-from headrace.plan.planner import Path, Planner, ViewPlan
-from headrace.plan.planner import Relation as PlannedRelation
+from headrace.plan.planner import Path, PlannedRelation, Planner, ViewPlan
 from headrace.plan.stored import stored_query
 
 
@@ -87,7 +86,7 @@ class Planning:
         )  # fmt: skip
 
     def _recover_view(
-        self, record: ObjectRecord, job_record: JobRecord, tables: dict[str, int], position: Position | None,
+        self, record: ObjectRecord, job_record: JobRecord, tables: dict[str, int], position: StepPosition | None,
         corrupt: CorruptObject | None,
     ) -> None:  # fmt: skip
         job = recovered_job(record, job_record, tables, position, PlanFacts(awaited=corrupt is None))
@@ -128,7 +127,7 @@ class Planning:
 
     def _next_group(self, left: Collection[int]) -> list[Job]:
         """The jobs out of these of one group, of one that has something to take in if there is any; empty for none."""
-        core, known = self._core, Known()
+        core, known = self._core, GraphIndex()
         with core.lock:
             jobs = [job for i, job in sorted(core.graph.jobs.items()) if i in left]
             behind = (job for job in jobs if core.graph.job_frontier(job, known) < core.graph.complete)

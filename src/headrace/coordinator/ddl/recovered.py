@@ -19,9 +19,9 @@ from headrace.coordinator.decide.exact import ChangeLog
 from headrace.coordinator.decide.job import NO_FACTS, PlanFacts
 from headrace.coordinator.decide.membership import Membership
 from headrace.coordinator.decide.standing import Standing
-from headrace.coordinator.decide.steps import Position
+from headrace.coordinator.decide.steps import StepPosition
 from headrace.coordinator.decide.watermarks import declared
-from headrace.coordinator.run.core import Job, Relation
+from headrace.coordinator.run.core import Job, LiveRelation
 from headrace.errors import CorruptObject, HeadraceError
 from headrace.plan.tree import WEIGHT
 from headrace.state.schema import ROWS, TableSchema
@@ -46,7 +46,7 @@ def in_order(objects: Iterable[ObjectRecord]) -> list[ObjectRecord]:
 
 
 def recovered_job(
-    record: ObjectRecord, job_record: JobRecord, tables: dict[str, int], position: Position | None,
+    record: ObjectRecord, job_record: JobRecord, tables: dict[str, int], position: StepPosition | None,
     facts: PlanFacts = NO_FACTS,
 ) -> Job:  # fmt: skip
     """A job as the catalog has it, without a plan."""
@@ -69,7 +69,7 @@ def _delivers(record: ObjectRecord) -> bool:
     return isinstance(record.content, SinkContent) and record.content.into is None and delivers(record.options)
 
 
-def recovered_relation(record: ObjectRecord, state: CatalogState, vault: Vault | None) -> Relation:
+def recovered_relation(record: ObjectRecord, state: CatalogState, vault: Vault | None) -> LiveRelation:
     """A relation as the catalog has it; of a source that is not opened, for want of a vault, it is not known how many
     rows were bound.
     """
@@ -81,12 +81,12 @@ def recovered_relation(record: ObjectRecord, state: CatalogState, vault: Vault |
         rows_bound = {} if source is None else _rows_bound(source, remaps)
         in_order = source is not None and in_order_of_time(record, source)
         known = state.sources.get(record.id)
-        return Relation(
+        return LiveRelation(
             record, changes=changes, rows_by_epoch=rows_bound, bound=bool(remaps), in_order=in_order,
             safe=0 if known is None else known.safe_epoch,
         )  # fmt: skip
     if isinstance(content, SinkContent):
-        return Relation(record)
+        return LiveRelation(record)
     table = next(t for t in state.tables_of(record.id) if t.operator == ROWS)
     # Above the committed epoch are parts of one that is not finished: nobody sees them yet.
     runs = [r.ref for r in state.runs_of(table.id) if r.ref.epoch_lo <= table.committed_epoch]
@@ -97,7 +97,7 @@ def recovered_relation(record: ObjectRecord, state: CatalogState, vault: Vault |
     for run in runs:
         if run.constant_epoch:
             rows[run.epoch_lo] = rows.get(run.epoch_lo, 0) + run.rows
-    return Relation(record, table.to_table_schema(), table.id, changes, rows, table.safe_epoch)
+    return LiveRelation(record, table.to_table_schema(), table.id, changes, rows, table.safe_epoch)
 
 
 def _opened(record: ObjectRecord, vault: Vault) -> Source | None:

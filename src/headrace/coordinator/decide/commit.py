@@ -22,11 +22,11 @@ from headrace.coordinator.decide.machine import outcome
 from headrace.coordinator.decide.standing import JobAdvance
 from headrace.coordinator.decide.steps import (
     InputProgress,
-    Position,
     Rest,
     Slice,
     SourceRest,
     Step,
+    StepPosition,
     TableRest,
     TaskSlice,
     advanced,
@@ -54,14 +54,14 @@ class SourceRanges(Protocol):
 
 
 @dataclass
-class Part(Generic[J]):
+class JobPart(Generic[J]):
     """One job's share of a group's epoch: how far it has come, and what it has written."""
 
     job: J
     committed: int
     """The epoch from which it starts: its checkpoint, or what is about to become that; 0 for none."""
     version: int
-    position: Position
+    position: StepPosition
     """How far it is, with what is not durable yet."""
     runs: list[RunRef] = field(default_factory=list)
     """What it has written and not committed."""
@@ -86,13 +86,13 @@ class GroupEpoch(Generic[J]):
     """An epoch of a lane from its opening to its commit, as pure decisions see it."""
 
     target: int
-    parts: list[Part[J]]
+    parts: list[JobPart[J]]
     """In the order in which they run."""
     before: tuple[GroupEpoch[J], ...] = ()
     """Epochs of the lane that had been run and not committed when this one was opened, oldest first."""
 
     @property
-    def current(self) -> Part[J] | None:
+    def current(self) -> JobPart[J] | None:
         """The part that is not finished; None once all are."""
         return next((p for p in self.parts if not p.finished), None)
 
@@ -124,8 +124,8 @@ def open_epoch(lane: Sequence[J], target: int, before: Sequence[GroupEpoch[J]] =
     dues = dues_after(before)
     touched = {j.id: j.position is not None and j.position.touched for j in lane}
     parts = [
-        Part(
-            j, reached[j.id], j.version, j.position or Position(target), begun=touched[j.id],
+        JobPart(
+            j, reached[j.id], j.version, j.position or StepPosition(target), begun=touched[j.id],
             finished=reached[j.id] >= target, due_before=dues.get(j.id, j.due),
         )
         for j in lane
@@ -146,7 +146,7 @@ def dues_after(epochs: Iterable[GroupEpoch[J]]) -> dict[int, int]:
 
 
 @dataclass(frozen=True)
-class Input:
+class InputRead:
     """What one step reads of one input of its job."""
 
     refs: tuple[RunRef, ...] = ()
@@ -160,7 +160,7 @@ class Work:
     """One step of a job in full: what Spark has to do for it."""
 
     step: Step
-    inputs: dict[int, Input]
+    inputs: dict[int, InputRead]
     rests: tuple[Rest, ...]
     """What was left before it."""
     initial: bool
@@ -170,7 +170,7 @@ class Work:
 
 
 def next_work(
-    graph: Graph[R, J], state: CatalogState, epoch: GroupEpoch[J], part: Part[J], sources: Sequence[SourceRest],
+    graph: Graph[R, J], state: CatalogState, epoch: GroupEpoch[J], part: JobPart[J], sources: Sequence[SourceRest],
     limit_rows: int,
 ) -> Work | None:  # fmt: skip
     """What a job does next in an epoch, given what is left of its sources; None if nothing of it is left.
@@ -199,7 +199,7 @@ def next_work(
 
 
 def lookup_refs(
-    graph: Graph[R, J], state: CatalogState, epoch: GroupEpoch[J], part: Part[J], relation_id: int
+    graph: Graph[R, J], state: CatalogState, epoch: GroupEpoch[J], part: JobPart[J], relation_id: int
 ) -> tuple[RunRef, ...]:
     """The runs in which rows of a relation are looked up: as of the epoch, and as of the one from which the job starts.
 
@@ -222,7 +222,7 @@ def _lost(job: JobState, relation: RelationState, needed: int, safe: int) -> Log
     )
 
 
-def _closes(graph: Graph[R, J], state: CatalogState, part: Part[J], target: int) -> bool:
+def _closes(graph: Graph[R, J], state: CatalogState, part: JobPart[J], target: int) -> bool:
     """Whether the watermark passes what a job holds back: then there is something to do without any input."""
     mark = part.job.event_time.closes
     now = mark_at(graph, state, mark, target)
@@ -236,7 +236,7 @@ def _nothing_of(graph: Graph[R, J], upstream: int) -> Rest:
 
 
 def _change_refs(
-    graph: Graph[R, J], state: CatalogState, epoch: GroupEpoch[J], part: Part[J], upstream: int
+    graph: Graph[R, J], state: CatalogState, epoch: GroupEpoch[J], part: JobPart[J], upstream: int
 ) -> tuple[RunRef, ...]:
     """The runs that hold an input's change: committed ones, and what its job has written in this very epoch."""
     relation = graph.relation(upstream)
@@ -252,7 +252,7 @@ def _change_refs(
 
 
 def _table_rest(
-    graph: Graph[R, J], epoch: GroupEpoch[J], part: Part[J], upstream: int, refs: tuple[RunRef, ...]
+    graph: Graph[R, J], epoch: GroupEpoch[J], part: JobPart[J], upstream: int, refs: tuple[RunRef, ...]
 ) -> TableRest | None:
     relation = graph.relation(upstream)
     low = part.position.of(upstream).next_key
@@ -265,7 +265,7 @@ def _table_rest(
 
 
 def source_rests(
-    graph: Graph[R, J], state: CatalogState, epoch: GroupEpoch[J], part: Part[J], ranges: SourceRanges,
+    graph: Graph[R, J], state: CatalogState, epoch: GroupEpoch[J], part: JobPart[J], ranges: SourceRanges,
     limit_rows: int, parallelism: int,
 ) -> list[SourceRest]:  # fmt: skip
     """What is left of the ranges of a job's sources in an epoch. Raises the errors of sources, and `LogLost`."""
@@ -296,7 +296,7 @@ def source_rests(
     return found
 
 
-def _check_bindings(graph: Graph[R, J], state: CatalogState, part: Part[J], target: int) -> None:
+def _check_bindings(graph: Graph[R, J], state: CatalogState, part: JobPart[J], target: int) -> None:
     """Raises `LogLost` where bindings that the job needs are gone."""
     for source_id in graph.bindings_for(part.job):
         known = state.sources.get(source_id)
@@ -305,15 +305,15 @@ def _check_bindings(graph: Graph[R, J], state: CatalogState, part: Part[J], targ
             raise _lost(part.job, graph.relation(source_id), oldest, known.safe_epoch)
 
 
-def _input(s: Slice, refs: tuple[RunRef, ...], tasks: tuple[Any, ...]) -> Input:
+def _input(s: Slice, refs: tuple[RunRef, ...], tasks: tuple[Any, ...]) -> InputRead:
     if isinstance(s, TaskSlice):
-        return Input(tasks=tasks[s.low : s.high])
+        return InputRead(tasks=tasks[s.low : s.high])
     if s.whole:
-        return Input(refs)
-    return Input(tuple(r for r in refs if r.k_max >= s.low and r.k_min < s.high), (s.low, s.high))
+        return InputRead(refs)
+    return InputRead(tuple(r for r in refs if r.k_max >= s.low and r.k_min < s.high), (s.low, s.high))
 
 
-def note_step(part: Part[J], work: Work, runs: Sequence[RunRef], due_us: int | None = None) -> None:
+def note_step(part: JobPart[J], work: Work, runs: Sequence[RunRef], due_us: int | None = None) -> None:
     """A step has been run: its runs wait for the next commit. `due_us` is when its state is next due, Unix us."""
     part.due = 0 if due_us is None else epoch_reaching(due_us)
     part.position = advanced(part.position, work.step)
@@ -338,7 +338,7 @@ class Commit:
 
     edits: list[Edit] = field(default_factory=list)
     moves: dict[int, JobAdvance] = field(default_factory=dict)
-    positions: dict[int, Position | None] = field(default_factory=dict)
+    positions: dict[int, StepPosition | None] = field(default_factory=dict)
     changes: list[tuple[int, int, int]] = field(default_factory=list)
     """(View, epoch, rows) of what has become visible."""
     late: tuple[int, ...] = ()
@@ -362,9 +362,9 @@ class Commit:
         return moved and placed
 
 
-def plan_bound(part: Part[J]) -> Commit:
+def plan_bound(part: JobPart[J]) -> Commit:
     """Settle which epoch a job takes in before anything of it leaves the database: after a crash it is the same."""
-    position = Position(part.position.epoch, {i: InputProgress() for i in part.job.upstreams})
+    position = StepPosition(part.position.epoch, {i: InputProgress() for i in part.job.upstreams})
     edits: list[Edit] = [Put(record) for record in position.records(part.job.id)]
     return Commit(edits, positions={part.job.id: position})
 
@@ -412,7 +412,7 @@ def plan_final(
 
 
 def _add_runs(
-    graph: Graph[R, J], state: CatalogState, found: Commit, part: Part[J], epoch: int, *, first: bool, now_ms: int
+    graph: Graph[R, J], state: CatalogState, found: Commit, part: JobPart[J], epoch: int, *, first: bool, now_ms: int
 ) -> None:  # fmt: skip
     """What a job has written in an epoch. In the first of several it may have committed parts before."""
     handed = part.job.tables.get(HANDED)
@@ -482,7 +482,7 @@ def _carry_along(graph: Graph[R, J], found: Commit, relation_id: int, target: in
     found.edits.append(CarryAlong(relation_id, target, exact))
 
 
-def handed_runs(state: CatalogState, part: Part[J]) -> tuple[RunRef, ...]:
+def handed_runs(state: CatalogState, part: JobPart[J]) -> tuple[RunRef, ...]:
     """The runs with what a job has for its table in an epoch, those of parts that are durable among them."""
     table = part.job.tables[HANDED]
     return (*(r.ref for r in state.runs_of(table)), *(r for r in part.runs if r.table_id == table))

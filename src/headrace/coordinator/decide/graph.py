@@ -87,7 +87,7 @@ class RelationState:
 
 
 @dataclass
-class Known:
+class GraphIndex:
     """What has been worked out of a graph that stands still."""
 
     frontiers: dict[int, int] = field(default_factory=dict)
@@ -122,7 +122,7 @@ class Graph(Generic[R, J]):
 
     # ---- frontiers and exact epochs
 
-    def frontier(self, relation_id: int, known: Known | None = None) -> int:
+    def frontier(self, relation_id: int, known: GraphIndex | None = None) -> int:
         """The newest epoch up to which a relation will not change any more; 0 if it cannot be read yet.
 
         `known` holds what is worked out already.
@@ -142,26 +142,26 @@ class Graph(Generic[R, J]):
         job = self.jobs.get(relation_id)
         return job is None or job.created
 
-    def job_frontier(self, job: J, known: Known | None = None) -> int:
+    def job_frontier(self, job: J, known: GraphIndex | None = None) -> int:
         """The frontier of a view; 0 until it is created."""
-        known = Known() if known is None else known
+        known = GraphIndex() if known is None else known
         if job.id not in known.frontiers:
             known.frontiers[job.id] = self._job_frontier(job, known) if job.created else 0
         return known.frontiers[job.id]
 
-    def _job_frontier(self, job: J, known: Known) -> int:
+    def _job_frontier(self, job: J, known: GraphIndex) -> int:
         ups = self.upstreams([job], known)
         first = first_change_of(ups, job.due)
         return frontier(job.committed, min((u.frontier for u in ups), default=self.complete), first)
 
-    def exact(self, relation_id: int, known: Known | None = None) -> list[Interval]:
+    def exact(self, relation_id: int, known: GraphIndex | None = None) -> list[Interval]:
         """The readable epochs at which a relation is exact."""
-        known = Known() if known is None else known
+        known = GraphIndex() if known is None else known
         if relation_id not in known.exacts:
             known.exacts[relation_id] = clipped(self._exact(relation_id, known), self.relation(relation_id).safe)
         return known.exacts[relation_id]
 
-    def _exact(self, relation_id: int, known: Known) -> list[Interval]:
+    def _exact(self, relation_id: int, known: GraphIndex) -> list[Interval]:
         job = self.jobs.get(relation_id)
         if job is None:
             return [(0, self.complete)]
@@ -180,13 +180,13 @@ class Graph(Generic[R, J]):
         return list(dict.fromkeys(i for j in lane for i in j.upstreams if i not in inside))
 
     def upstreams(
-        self, lane: Sequence[J], known: Known | None = None, ahead: Mapping[int, int] = NOT_AHEAD
+        self, lane: Sequence[J], known: GraphIndex | None = None, ahead: Mapping[int, int] = NOT_AHEAD
     ) -> list[Upstream]:
         """The external inputs of jobs that step together, as their next epoch sees them.
 
         `ahead` are the epochs to which jobs have been run beyond their checkpoints.
         """
-        known = Known() if known is None else known
+        known = GraphIndex() if known is None else known
         found = []
         for i in self.external(lane):
             readers = [j for j in lane if i in j.upstreams and i not in j.lookups]

@@ -17,7 +17,7 @@ from headrace.coordinator.decide.life import NO_TROUBLE, RUNNING, Life, Trouble,
 from headrace.coordinator.decide.membership import Membership, Move, step
 from headrace.coordinator.decide.pace import Pace, Portion, Stops
 from headrace.coordinator.decide.standing import JobAdvance, Standing
-from headrace.coordinator.decide.steps import Position
+from headrace.coordinator.decide.steps import StepPosition
 from headrace.coordinator.decide.under_way import Activity, CatchingUp
 from headrace.errors import HeadraceError
 from headrace.plan.watermarks import NO_EVENT_TIME, EventTime
@@ -120,7 +120,7 @@ class JobState:
         return self.standing.due
 
     @property
-    def position(self) -> Position | None:
+    def position(self) -> StepPosition | None:
         """The durable position inside an epoch that is not taken in in full."""
         return self.standing.position
 
@@ -188,7 +188,7 @@ class JobState:
         """What it has begun must not be committed: it is planned anew."""
         self.membership = self.membership.replanned()
 
-    def at(self, position: Position | None) -> None:
+    def at(self, position: StepPosition | None) -> None:
         """Parts of an epoch are durable, or none any more."""
         self.standing = self.standing.at(position)
 
@@ -200,7 +200,7 @@ class JobState:
         if move.joined:
             self.move(Move.TAKEN_ALONG)
 
-    def learn(self, record: JobRecord, position: Position | None) -> None:
+    def learn(self, record: JobRecord, position: StepPosition | None) -> None:
         """It is known again what has become of its last commit.
 
         Where its checkpoint has not moved nothing is learned: the next one takes it along, be it once more.

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from headrace.common.epoch import epoch_ms
 from headrace.coordinator.decide.exact import intersect_all
-from headrace.coordinator.decide.graph import NOT_AHEAD, Graph, J, Known, R
-from headrace.coordinator.decide.membership import Place
+from headrace.coordinator.decide.graph import NOT_AHEAD, Graph, GraphIndex, J, R
+from headrace.coordinator.decide.membership import GroupPlace
 from headrace.coordinator.decide.targets import Decision, aligned_target, bounded_target, decide
 from headrace.state.schema import ROWS
 
@@ -41,7 +41,7 @@ def next_epoch(
     if begun:
         assert len(begun) == 1, "a lane takes in one epoch at a time"
         return _resumed(graph, lane, begun.pop())
-    known = Known()
+    known = GraphIndex()
     reached = {j.id: max(j.committed, ahead.get(j.id, 0)) for j in lane}
     upstreams = graph.upstreams(lane, known, reached)
     fresh = not any(j.committed for j in lane)
@@ -75,7 +75,7 @@ def idle(graph: Graph[R, J], lane: Sequence[J]) -> bool:
 
 
 def _idle(graph: Graph[R, J], job: J) -> bool:
-    at, in_step = job.standing, job.membership.place is Place.IN_STEP
+    at, in_step = job.standing, job.membership.place is GroupPlace.IN_STEP
     waits = not at.exact or at.position is not None or at.due or not in_step or job.trouble.failures
     return not waits and all(
         graph.first_change(i, at.committed) is None for i in job.upstreams if i not in job.lookups

@@ -21,7 +21,7 @@ from typing import Final
 from headrace.catalog.records import JobRecord
 
 
-class Place(Enum):
+class GroupPlace(Enum):
     """Where a job stands to its group."""
 
     APART = auto()
@@ -47,13 +47,13 @@ class Move(Enum):
     """
 
 
-_AFTER: Final[dict[tuple[Place, Move], Place]] = {
-    (Place.APART, Move.ADMITTED): Place.JOINING,
-    (Place.APART, Move.LEADS): Place.IN_STEP,
-    (Place.JOINING, Move.TAKEN_ALONG): Place.IN_STEP,
-    (Place.JOINING, Move.LEFT): Place.APART,
-    (Place.IN_STEP, Move.TAKEN_ALONG): Place.IN_STEP,
-    (Place.IN_STEP, Move.LEFT): Place.APART,
+_AFTER: Final[dict[tuple[GroupPlace, Move], GroupPlace]] = {
+    (GroupPlace.APART, Move.ADMITTED): GroupPlace.JOINING,
+    (GroupPlace.APART, Move.LEADS): GroupPlace.IN_STEP,
+    (GroupPlace.JOINING, Move.TAKEN_ALONG): GroupPlace.IN_STEP,
+    (GroupPlace.JOINING, Move.LEFT): GroupPlace.APART,
+    (GroupPlace.IN_STEP, Move.TAKEN_ALONG): GroupPlace.IN_STEP,
+    (GroupPlace.IN_STEP, Move.LEFT): GroupPlace.APART,
 }
 _COUNTED: Final = (Move.ADMITTED, Move.LEADS, Move.LEFT)
 """After these another lane runs it: what was begun before must not be committed."""
@@ -65,24 +65,24 @@ class Membership:
 
     group: str
     """The checkpoint group: the jobs that commit together."""
-    place: Place = Place.IN_STEP
+    place: GroupPlace = GroupPlace.IN_STEP
     version: int = 0
     """Counts the changes of its place and its plan: an attempt that began before one of them must not commit."""
 
     @classmethod
     def of(cls, record: JobRecord) -> Membership:
         """As the catalog has it."""
-        return cls(record.group, Place.IN_STEP if record.joined else Place.APART)
+        return cls(record.group, GroupPlace.IN_STEP if record.joined else GroupPlace.APART)
 
     @property
     def joined(self) -> bool:
         """Whether it moves in step with its group."""
-        return self.place is not Place.APART
+        return self.place is not GroupPlace.APART
 
     @property
     def joining(self) -> bool:
         """Whether the group's next checkpoint is its first."""
-        return self.place is Place.JOINING
+        return self.place is GroupPlace.JOINING
 
     def altered(self, record: JobRecord) -> Membership:
         """An ALTER has made its record so; nothing changes for who stays in the group."""

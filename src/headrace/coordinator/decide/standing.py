@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from headrace.catalog.records import JobRecord, JobStatus
 from headrace.coordinator.decide.exact import Interval
 from headrace.coordinator.decide.life import Life, Turn, step
-from headrace.coordinator.decide.steps import Position
+from headrace.coordinator.decide.steps import StepPosition
 
 
 @dataclass(frozen=True)
@@ -38,11 +38,11 @@ class Standing:
     """Empty until it is created."""
     due: int = 0
     """The first epoch at which time may change its content, as of its checkpoint; 0 for none."""
-    position: Position | None = None
+    position: StepPosition | None = None
     """The durable position inside an epoch that is not taken in in full."""
 
     @classmethod
-    def of(cls, record: JobRecord, position: Position | None = None) -> Standing:
+    def of(cls, record: JobRecord, position: StepPosition | None = None) -> Standing:
         """As the catalog has it."""
         return cls(record.status, record.committed_epoch, record.exact, record.due_epoch, position)
 
@@ -62,7 +62,7 @@ class Standing:
         """It has taken a turn in its life."""
         return replace(self, status=step(self.life, turn)[0].status)
 
-    def at(self, position: Position | None) -> Standing:
+    def at(self, position: StepPosition | None) -> Standing:
         """A commit of parts of an epoch, or of the end of it."""
         return replace(self, position=position)
 
@@ -80,7 +80,7 @@ class Standing:
         """A transaction that was to turn its life has failed."""
         return replace(self, status=before.status)
 
-    def learned(self, record: JobRecord, position: Position | None) -> Standing:
+    def learned(self, record: JobRecord, position: StepPosition | None) -> Standing:
         """What the catalog says after a commit of which it was not known whether it had become durable."""
         if record.committed_epoch <= self.committed:
             return self.at(position)

@@ -34,7 +34,7 @@ class InputProgress:
 
 
 @dataclass(frozen=True)
-class Position:
+class StepPosition:
     """How much of an epoch a job has taken in, input by input. Durable between steps."""
 
     epoch: int
@@ -58,14 +58,14 @@ class Position:
         ]
 
 
-def position_of(records: Iterable[PositionRecord]) -> Position | None:
+def position_of(records: Iterable[PositionRecord]) -> StepPosition | None:
     """The inverse of `Position.records`; None where there are none."""
     found = list(records)
     if not found:
         return None
     assert len({r.epoch for r in found}) == 1, "a job takes in one epoch at a time"
     taken = {r.upstream_id: InputProgress(r.sequence, r.next_key, r.parts, r.done) for r in found}
-    return Position(found[0].epoch, taken)
+    return StepPosition(found[0].epoch, taken)
 
 
 @dataclass(frozen=True)
@@ -201,7 +201,7 @@ def plan_step(rests: Sequence[Rest], limit: float) -> Step:
     return Step(slices, last=True)
 
 
-def advanced(position: Position, step: Step) -> Position:
+def advanced(position: StepPosition, step: Step) -> StepPosition:
     """Where a job is after a step."""
     taken = dict(position.taken)
     for relation, s in step.slices.items():
@@ -213,7 +213,7 @@ def advanced(position: Position, step: Step) -> Position:
         else:
             assert s.low == before.sequence, "a position only goes forward, without a gap"
             taken[relation] = InputProgress(s.high, LOWEST_KEY, s.parts, s.last)
-    return Position(position.epoch, taken)
+    return StepPosition(position.epoch, taken)
 
 
 def parts_for(rows: float, limit: int, parallelism: int) -> int:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from headrace.coordinator.decide.commit import GroupEpoch, Part, Work
+from headrace.coordinator.decide.commit import GroupEpoch, JobPart, Work
 from headrace.coordinator.decide.graph import J
 from headrace.coordinator.decide.targets import ROWS_PER_TASK
 from headrace.state.schema import ROWS
@@ -22,14 +22,14 @@ again if one fails."""
 
 
 def next_steps(
-    epoch: GroupEpoch[J], work_of: Callable[[Part[J]], Work | None], *, apart: bool, most: int = MOST_TOGETHER
-) -> list[tuple[Part[J], Work]]:
+    epoch: GroupEpoch[J], work_of: Callable[[JobPart[J]], Work | None], *, apart: bool, most: int = MOST_TOGETHER
+) -> list[tuple[JobPart[J], Work]]:
     """What runs next of an epoch: a step of the current part, and those of other parts that share its job.
 
     At most `most` steps, and only one if they are to run `apart`. Parts of which nothing is left are finished on the
     way; so it may be that none is found, and another call finds some. Passes on what `work_of` raises.
     """
-    found: list[tuple[Part[J], Work]] = []
+    found: list[tuple[JobPart[J], Work]] = []
     for part in independent(epoch):
         work = work_of(part)
         if work is None:
@@ -43,14 +43,14 @@ def next_steps(
     return found
 
 
-def independent(epoch: GroupEpoch[J]) -> list[Part[J]]:
+def independent(epoch: GroupEpoch[J]) -> list[JobPart[J]]:
     """The parts that are not finished and read none that is not finished either, in the order of the epoch."""
     left = [p for p in epoch.parts if not p.finished]
     unfinished = {p.job.id for p in left}
     return [p for p in left if unfinished.isdisjoint(p.job.upstreams)]
 
 
-def may_share(part: Part[J], work: Work) -> bool:
+def may_share(part: JobPart[J], work: Work) -> bool:
     """Whether a step may share a Spark job with others: the whole of a small change, for a view that works.
 
     By itself runs what takes its time anyway (it would only hold up the others), a view that is being created or has

@@ -54,14 +54,14 @@ class Activity:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class FillProgress:
     """How much a view that is being created has read of what its inputs hold. For people: nothing is decided by it."""
 
     rows_done: int
     rows_expected: int
     since_s: float
 
-    def read(self, rows: int) -> Reading:
+    def read(self, rows: int) -> FillProgress:
         """A step has read more."""
         done = self.rows_done + rows
         return replace(self, rows_done=done, rows_expected=max(self.rows_expected, done))
@@ -82,7 +82,7 @@ class CatchingUp:
 
     rounds: int = 0
     """Checkpoints since it began to catch up."""
-    reading: Reading | None = None
+    reading: FillProgress | None = None
     """How much of its inputs' content it has read, while it is being created."""
     text: str = ""
     """What it is doing, for people."""
@@ -101,7 +101,7 @@ class CatchingUp:
 
     def read(self, rows: int, expected: int, since_s: float) -> CatchingUp:
         """A step has read rows of its inputs' content, of so many that are expected if it is the first."""
-        first = Reading(rows, max(rows, expected), since_s)
+        first = FillProgress(rows, max(rows, expected), since_s)
         return replace(self, reading=first if self.reading is None else self.reading.read(rows))
 
     def read_all(self) -> CatchingUp:

@@ -25,23 +25,23 @@ from headrace.catalog.records import ObjectRecord
 from headrace.catalog.state import CatalogState
 from headrace.connectors.base import Offsets
 from headrace.coordinator.decide.graph import Graph, J, R
-from headrace.plan.watermarks import Mark
+from headrace.plan.watermarks import LeastWatermark
 from headrace.state.watermark import not_below, times_us
 
 
 @dataclass(frozen=True)
-class Declared:
+class RelationWatermark:
     """The watermark that a relation declares: `WATERMARK FOR column AS column - delay`."""
 
     column: str
     delay_us: int
 
 
-def declared(record: ObjectRecord) -> Declared | None:
+def declared(record: ObjectRecord) -> RelationWatermark | None:
     """The watermark that a source or table is declared with."""
     content = record.content
     found = content.watermark if isinstance(content, (TableContent, SourceContent)) else None
-    return None if found is None else Declared(found.column, found.delay_ms * 1000)
+    return None if found is None else RelationWatermark(found.column, found.delay_ms * 1000)
 
 
 def time_column(record: ObjectRecord) -> str | None:
@@ -69,7 +69,7 @@ def watermark_at(graph: Graph[R, J], state: CatalogState, relation_id: int, epoc
     return None if binding is None else binding.watermark_us
 
 
-def mark_at(graph: Graph[R, J], state: CatalogState, mark: Mark | None, epoch: int) -> int | None:
+def mark_at(graph: Graph[R, J], state: CatalogState, mark: LeastWatermark | None, epoch: int) -> int | None:
     """What a mark of a plan comes to at an epoch."""
     return None if mark is None else mark.value(lambda i, _: watermark_at(graph, state, i, epoch))
 

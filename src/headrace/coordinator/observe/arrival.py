@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from headrace.coordinator.decide.exact import newest
-from headrace.coordinator.decide.graph import Graph, Known
-from headrace.coordinator.run.core import Core, Job, Relation
+from headrace.coordinator.decide.graph import Graph, GraphIndex
+from headrace.coordinator.run.core import Core, Job, LiveRelation
 from headrace.errors import JobFailed, QueryCanceled, UndefinedObject
 
 
@@ -49,7 +49,7 @@ def wait_all(core: Core, epoch: int, timeout_s: float | None, check: Callable[[]
         def waiting() -> list[Job]:
             # Not the frontier: a view whose input has taken in several epochs at once will not change before the
             # last of them, and has none of their rows.
-            known, here = Known(), [j for j in jobs if j.id in core.graph.jobs and j.life.serves]
+            known, here = GraphIndex(), [j for j in jobs if j.id in core.graph.jobs and j.life.serves]
             return [j for j in here if (newest(core.graph.exact(j.id, known)) or 0) < epoch]
 
         def failed(left: list[Job]) -> list[Job]:
@@ -76,7 +76,7 @@ def wait_all(core: Core, epoch: int, timeout_s: float | None, check: Callable[[]
         raise QueryCanceled(f"FLUSH was given up: not yet at epoch {epoch} are {names}")
 
 
-def _job(graph: Graph[Relation, Job], job_id: int) -> Job:
+def _job(graph: Graph[LiveRelation, Job], job_id: int) -> Job:
     job = graph.jobs.get(job_id)
     if job is None:
         raise UndefinedObject(f"there is no job {job_id}")

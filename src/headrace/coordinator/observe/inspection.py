@@ -56,7 +56,7 @@ class Loose:
 
 
 @dataclass(frozen=True)
-class Report:
+class VerifyReport:
     """The findings of `verify`: what is damaged, missing or left over."""
 
     runs: int
@@ -110,7 +110,7 @@ def find_table(state: CatalogState, name: str) -> StateTableRecord:
     return found[0]
 
 
-def verify(look: Look, root: Root, now_s: float, grace_s: float, *, served: bool) -> Report:
+def verify(look: Look, root: Root, now_s: float, grace_s: float, *, served: bool) -> VerifyReport:
     """Read every referenced section and say what is wrong; takes as long as reading the whole state.
 
     An unreferenced object counts as wrong once it is older than the grace period, unless the database is `served`:
@@ -130,7 +130,7 @@ def verify(look: Look, root: Root, now_s: float, grace_s: float, *, served: bool
     loose = unreferenced(look, root, now_s)
     if not served:
         problems += [f"object {o.path} is referenced by nothing" for o in loose if o.age_s >= grace_s]
-    return Report(len(runs), sum(ref.length for _, ref in runs), problems, loose)
+    return VerifyReport(len(runs), sum(ref.length for _, ref in runs), problems, loose)
 
 
 def _references(state: CatalogState) -> set[RunRef]:

@@ -10,7 +10,7 @@ from headrace.coordinator.decide.exact import Interval, newest
 from headrace.coordinator.decide.options import log_limit
 from headrace.coordinator.observe.watchdog import Barriers
 from headrace.coordinator.reads import Reads
-from headrace.coordinator.run.core import Core, Job, Relation, ShownStatus, lag_ms, option_int
+from headrace.coordinator.run.core import Core, Job, LiveRelation, ShownStatus, lag_ms, option_int
 from headrace.coordinator.upkeep.logs import UnreadLog, UnreadLogs, log_part
 from headrace.errors import HeadraceError
 
@@ -218,7 +218,7 @@ class Status:
         with core.lock:
             return [self._epochs(r) for _, r in sorted(core.graph.relations.items())]
 
-    def _epochs(self, relation: Relation) -> RelationEpochs:
+    def _epochs(self, relation: LiveRelation) -> RelationEpochs:
         core = self._core
         exact = core.graph.exact(relation.id)
         job = core.graph.jobs.get(relation.id)

@@ -21,7 +21,7 @@ from headrace.coordinator.decide.options import log_limit
 from headrace.coordinator.decide.targets import decide
 from headrace.coordinator.observe.progress import AttemptProgress, ProgressBook
 from headrace.coordinator.observe.sparing import Sparing
-from headrace.coordinator.run.core import SPARK_STARTS, Job, Relation
+from headrace.coordinator.run.core import SPARK_STARTS, Job, LiveRelation
 from headrace.errors import HeadraceError, LogLost
 
 MIB = 1 << 20
@@ -54,7 +54,7 @@ class Barriers:
     """Says what each barrier waits for; changes nothing. `lock` guards the graph; `suspended` says why nothing runs."""
 
     def __init__(
-        self, graph: Graph[Relation, Job], lock: AbstractContextManager[object], progress: ProgressBook,
+        self, graph: Graph[LiveRelation, Job], lock: AbstractContextManager[object], progress: ProgressBook,
         catalog: Catalog, clock: Clock, settings: Callable[[], Settings], suspended: Callable[[], HeadraceError | None],
     ) -> None:  # fmt: skip
         self._graph = graph
@@ -103,7 +103,7 @@ class Barriers:
         notices = lost or [f"it {self.growth(job, r)}" for r in growing]
         return "; ".join(filter(None, [self.blocked_by(job, progress), *notices]))
 
-    def growth(self, job: Job, relation: Relation) -> str:
+    def growth(self, job: Job, relation: LiveRelation) -> str:
         """How far a log has outgrown a job's limit. The caller holds the lock."""
         kept_mb, limit_mb = job.growing.get(relation.id, 0) / MIB, log_limit(self._settings(), job.options).bytes / MIB
         what = "the bindings" if relation.external else "the log"
@@ -196,8 +196,8 @@ class Watchdog:
     """Makes an event of every view that falls behind, once, with what it waits for."""
 
     def __init__(
-        self, barriers: Barriers, graph: Graph[Relation, Job], lock: AbstractContextManager[object], catalog: Catalog,
-        sparing: Sparing, settings: Callable[[], Settings],
+        self, barriers: Barriers, graph: Graph[LiveRelation, Job], lock: AbstractContextManager[object],
+        catalog: Catalog, sparing: Sparing, settings: Callable[[], Settings],
     ) -> None:  # fmt: skip
         self._barriers = barriers
         self._graph = graph

@@ -16,7 +16,15 @@ from headrace.connectors.base import Offsets, Source
 from headrace.connectors.confidential import hiding
 from headrace.connectors.job_options import MAX_ROWS, PARALLELISM
 from headrace.connectors.sinks import open_sink
-from headrace.coordinator.decide.commit import GroupEpoch, Part, Work, lookup_refs, next_work, note_step, source_rests
+from headrace.coordinator.decide.commit import (
+    GroupEpoch,
+    JobPart,
+    Work,
+    lookup_refs,
+    next_work,
+    note_step,
+    source_rests,
+)
 from headrace.coordinator.decide.targets import choose_parallelism
 from headrace.coordinator.decide.watermarks import mark_at
 from headrace.coordinator.observe.history import EdgeReads
@@ -96,7 +104,7 @@ class _Ranges:
         return source.plan(source.start_offsets() if after is None else after, to, parts)
 
 
-def work_of(core: Core, epoch: GroupEpoch[Job], part: Part[Job]) -> Work | None:
+def work_of(core: Core, epoch: GroupEpoch[Job], part: JobPart[Job]) -> Work | None:
     """What a part of an epoch does next; None if nothing is left. Raises `LogLost`, and the errors of sources."""
     job, limit_rows = part.job, step_rows(core.settings, part)
     ranges, state = _Ranges(core, job), core.catalog.state
@@ -113,7 +121,7 @@ def reach_target(core: Core, job: Job) -> None:
         open_sink({**record.options, **secrets}, record.columns).reach()
 
 
-def step_rows(settings: Settings, part: Part[Job]) -> int:
+def step_rows(settings: Settings, part: JobPart[Job]) -> int:
     """Most rows that a step of a job takes in."""
     if part.committed:
         return max_rows(settings, part.job)
@@ -144,7 +152,7 @@ def prefix_of(attempt: str, job: Job, target: int) -> str:
 
 
 def params_of(
-    core: Core, state: CatalogState, epoch: GroupEpoch[Job], part: Part[Job], work: Work, attempt: str,
+    core: Core, state: CatalogState, epoch: GroupEpoch[Job], part: JobPart[Job], work: Work, attempt: str,
     together: int = 1,
 ) -> tuple[EpochParams, int]:  # fmt: skip
     """The parameters of a step, and its parallelism. `together` is how many steps run as one Spark job with it."""
@@ -211,7 +219,7 @@ def check_result(job: Job, params: EpochParams, result: EpochResult) -> None:
 class _Attempt:
     """An attempt at a step that is about to run, or runs."""
 
-    part: Part[Job]
+    part: JobPart[Job]
     work: Work
     runner: Runner
     params: EpochParams
@@ -220,7 +228,7 @@ class _Attempt:
     """Inputs of which all that it reads is in this host's cache."""
 
 
-def run_steps(core: Core, now: EpochInFlight, steps: Sequence[tuple[Part[Job], Work]]) -> None:
+def run_steps(core: Core, now: EpochInFlight, steps: Sequence[tuple[JobPart[Job], Work]]) -> None:
     """Run steps of several parts as one Spark job. What they write is kept from vacuum until it is committed or not.
 
     Raises the error of the first that failed; then none of them counts.
@@ -254,7 +262,7 @@ def _run(attempts: Sequence[_Attempt]) -> list[EpochResult]:
 
 @contextmanager
 def _attempt(
-    core: Core, now: EpochInFlight, part: Part[Job], work: Work, name: str, beside: Sequence[str]
+    core: Core, now: EpochInFlight, part: JobPart[Job], work: Work, name: str, beside: Sequence[str]
 ) -> Iterator[_Attempt]:
     """An attempt at a step, with all that it reads pinned while it runs; `beside` are those of the same Spark job."""
     job, epoch = part.job, now.epoch
@@ -300,7 +308,7 @@ def reads_of(rows: int, *, first: bool, at_hand: bool) -> EdgeReads:
     return EdgeReads(buffered=rows) if at_hand else EdgeReads(flushed=rows)
 
 
-def _note_progress(core: Core, now: EpochInFlight, part: Part[Job], work: Work) -> None:
+def _note_progress(core: Core, now: EpochInFlight, part: JobPart[Job], work: Work) -> None:
     job, now_s = part.job, core.clock.monotonic_s()
     if part.committed:
         return

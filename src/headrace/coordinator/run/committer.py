@@ -25,7 +25,7 @@ from headrace.connectors.base import RowError
 from headrace.connectors.sinks import leaves_out_snapshot
 from headrace.coordinator.decide.commit import (
     Commit,
-    Part,
+    JobPart,
     handed_runs,
     note_stored,
     plan_bound,
@@ -172,7 +172,7 @@ class Committer:
         for part in now.epoch.parts:
             part.job.end_epoch()
 
-    def bind(self, now: EpochInFlight, part: Part[Job]) -> None:
+    def bind(self, now: EpochInFlight, part: JobPart[Job]) -> None:
         """Make durable which epoch a job that delivers takes in, before it does."""
         core = self._core
         with core.committing:

@@ -72,7 +72,7 @@ RunnerFactory = Callable[[ViewPlan | LastingPlan, Mapping[int, "TableSchema | No
 
 
 @dataclass
-class Relation(RelationState):
+class LiveRelation(RelationState):
     """A relation while the server runs: its state in the graph, and what the ticker knows of it."""
 
     dropped: bool = False
@@ -278,7 +278,7 @@ class Core:
         self.vault = Vault(catalog, settings)
         self.raising = threading.Lock()
         self.epochs = EpochClock(catalog, clock, self.changed, following=following)
-        self.graph: Graph[Relation, Job] = Graph(lambda: self.epochs.complete)
+        self.graph: Graph[LiveRelation, Job] = Graph(lambda: self.epochs.complete)
         """`lock` guards it, and all that is in it."""
         self.mirrored: CatalogState | None = None
         """On a standby: the content that relations and jobs, and the newest complete epoch, are those of. The catalog's

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from headrace.config import Settings
-from headrace.coordinator.decide.commit import GroupEpoch, Part, Work, ahead_of, dues_after, open_epoch
+from headrace.coordinator.decide.commit import GroupEpoch, JobPart, Work, ahead_of, dues_after, open_epoch
 from headrace.coordinator.decide.machine import (
     MAX_HELD,
     checkpoint_due,
@@ -326,7 +326,7 @@ class Driver:
     def _advance(self, now: EpochInFlight) -> None:
         """Run what is next of the epoch, if there is anything left to run."""
 
-        def work(part: Part[Job]) -> Work | None:
+        def work(part: JobPart[Job]) -> Work | None:
             now.current = part.job
             return work_of(self._core, now.epoch, part)
 
@@ -336,7 +336,7 @@ class Driver:
                 self._run(now, steps)
                 return
 
-    def _run(self, now: EpochInFlight, steps: Sequence[tuple[Part[Job], Work]]) -> None:
+    def _run(self, now: EpochInFlight, steps: Sequence[tuple[JobPart[Job], Work]]) -> None:
         now.current = steps[0][0].job
         for part, _ in steps:
             if part.job.delivers and part.job.position is None:

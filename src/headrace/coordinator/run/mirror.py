@@ -24,10 +24,10 @@ from headrace.catalog.state import CatalogState, Change
 from headrace.coordinator.ddl.recovered import recovered_job, recovered_relation
 from headrace.coordinator.decide.graph import Graph
 from headrace.coordinator.decide.steps import position_of
-from headrace.coordinator.run.core import Job, Relation
+from headrace.coordinator.run.core import Job, LiveRelation
 
 
-def mirror(graph: Graph[Relation, Job], state: CatalogState, change: Change | None = None) -> None:
+def mirror(graph: Graph[LiveRelation, Job], state: CatalogState, change: Change | None = None) -> None:
     """Let relations and jobs be as the catalog says; only those that a change concerns, if one is given.
 
     The caller holds the lock.
@@ -53,7 +53,7 @@ def mirror(graph: Graph[Relation, Job], state: CatalogState, change: Change | No
             graph.jobs[i] = recovered_job(record, state.jobs[i], tables, position)
 
 
-def complete_epoch(graph: Graph[Relation, Job]) -> int:
+def complete_epoch(graph: Graph[LiveRelation, Job]) -> int:
     """The newest epoch that is complete for certain, as views tell: each was committed at a complete one, and what was
     written up to there is in the catalog before it. The caller holds the lock.
     """

@@ -19,7 +19,7 @@ from headrace.connectors.base import Admission, Binding, Offsets, Source
 from headrace.connectors.sources import holds
 from headrace.coordinator.decide.targets import retry_delay_ms
 from headrace.coordinator.decide.watermarks import declared, raised
-from headrace.coordinator.run.core import Core, Relation, as_headrace_error
+from headrace.coordinator.run.core import Core, LiveRelation, as_headrace_error
 from headrace.errors import Fenced, HeadraceError, SourceError
 
 NAME = "the ticker"
@@ -36,7 +36,7 @@ class SourceSilent(SourceError):
 class _Poll:
     """A question to a source that is under way in a thread of its own, so that none holds up the others."""
 
-    relation: Relation
+    relation: LiveRelation
     after: Offsets | None
     since_s: float
     late: bool = False
@@ -179,7 +179,7 @@ class Ticker:
         if not isinstance(relation.error, SourceSilent):
             self._failing(relation, SourceSilent(f"it has not answered for {silent_s:.0f} s"))
 
-    def _ask(self, relation: Relation, reader: _Reader) -> _Poll:
+    def _ask(self, relation: LiveRelation, reader: _Reader) -> _Poll:
         newest = self._core.catalog.state.newest_remap(relation.id)
         poll = _Poll(relation, None if newest is None else newest.offsets, self._core.clock.monotonic_s())
 
@@ -234,7 +234,7 @@ class Ticker:
         reader.retry_at_s = core.clock.monotonic_s() + delay_ms / 1000
         self._failing(relation, poll.error)
 
-    def _failing(self, relation: Relation, error: HeadraceError) -> None:
+    def _failing(self, relation: LiveRelation, error: HeadraceError) -> None:
         core = self._core
         news = relation.error is None or relation.error.message != error.message
         with core.changed:
@@ -245,7 +245,7 @@ class Ticker:
         if news:
             self._event("source_failed", relation, f'source "{relation.name}" failed: {error.message}')
 
-    def _event(self, kind: str, relation: Relation, message: str) -> None:
+    def _event(self, kind: str, relation: LiveRelation, message: str) -> None:
         event = self._core.sparing.thinned(AddEvent(kind, relation.id, message))
         try:
             self._core.catalog.transact([] if event is None else [event])

@@ -13,7 +13,7 @@ from headrace.catalog.records import RunRecord, SourceRecord, StateTableRecord, 
 from headrace.catalog.state import CatalogState
 from headrace.common.faults import fault_point
 from headrace.coordinator.decide.targets import retry_delay_ms
-from headrace.coordinator.run.core import Core, Relation
+from headrace.coordinator.run.core import Core, LiveRelation
 from headrace.coordinator.run.guard import PiecesOfWork
 from headrace.coordinator.upkeep.retention import Retention
 from headrace.errors import CorruptObject, HeadraceError, JobFailed, OutOfBudget
@@ -153,7 +153,7 @@ class Compactor:
                 return record.committed_epoch
             return self.raise_relation(relation, record)
 
-    def raise_relation(self, relation: Relation, record: StateTableRecord) -> int:
+    def raise_relation(self, relation: LiveRelation, record: StateTableRecord) -> int:
         """The same for a relation's rows, whose history has readers. The caller holds the lock."""
         relation.safe = self._retention.releasable(relation, record)
         return relation.safe

@@ -21,7 +21,7 @@ from headrace.catalog.state import CatalogState
 from headrace.coordinator.decide.graph import Graph
 from headrace.coordinator.decide.options import log_limit
 from headrace.coordinator.observe.watchdog import Barriers
-from headrace.coordinator.run.core import Core, Job, Relation
+from headrace.coordinator.run.core import Core, Job, LiveRelation
 from headrace.coordinator.run.guard import PiecesOfWork
 from headrace.coordinator.run.pins import Pins
 from headrace.coordinator.upkeep.retention import Retention
@@ -35,7 +35,7 @@ from headrace.state.stores import StoreRoot
 class UnreadLog:
     """The log of a table or view that a job has still to read, with its runs pinned."""
 
-    relation: Relation
+    relation: LiveRelation
     job: Job
     position: int
     """The log begins after this epoch."""
@@ -63,7 +63,7 @@ class UnreadLogs:
     """Finds what views have not read of their inputs. It changes nothing; `lock` guards the graph."""
 
     def __init__(
-        self, graph: Graph[Relation, Job], lock: AbstractContextManager[object], catalog: Catalog, pins: Pins
+        self, graph: Graph[LiveRelation, Job], lock: AbstractContextManager[object], catalog: Catalog, pins: Pins
     ) -> None:  # fmt: skip
         self._graph = graph
         self._lock = lock
@@ -271,7 +271,7 @@ class LogKeeper:
                     raise
             core.notify()
 
-    def _put_back(self, relation: Relation, before: int) -> None:
+    def _put_back(self, relation: LiveRelation, before: int) -> None:
         """A log is not given up after all, unless that is durable already. The caller holds `raising`.
 
         Where the catalog does not tell, the safe epoch stays raised until it does.
@@ -295,7 +295,7 @@ class LogKeeper:
                     self._put_back(relation, before)
 
     def _given_up(
-        self, state: CatalogState, relation: Relation, positions: Mapping[int, int]
+        self, state: CatalogState, relation: LiveRelation, positions: Mapping[int, int]
     ) -> tuple[int, list[Edit]] | None:
         """The new safe epoch of a relation whose log is given up, and the transaction; None if it is not."""
         core = self._core
@@ -326,7 +326,7 @@ class LogKeeper:
         ]
 
 
-def _durable_safe(state: CatalogState, relation: Relation) -> int:
+def _durable_safe(state: CatalogState, relation: LiveRelation) -> int:
     """The safe epoch of a relation as the catalog has it; 0 if it is not there any more."""
     if relation.external:
         source = state.sources.get(relation.id)
@@ -335,7 +335,7 @@ def _durable_safe(state: CatalogState, relation: Relation) -> int:
     return 0 if table is None else table.safe_epoch
 
 
-def _dropped(job: Job, relation: Relation, safe: int, growth: str) -> AddEvent:
+def _dropped(job: Job, relation: LiveRelation, safe: int, growth: str) -> AddEvent:
     what = "bindings" if relation.external else "log"
     text = f'materialized view "{job.name}" loses the {what} of "{relation.name}" and has to be created again'
     detail = f"it {growth}; it is at epoch {job.reads_from}, what follows {safe} is kept"

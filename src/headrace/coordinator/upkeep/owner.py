@@ -49,7 +49,7 @@ _NAME = re.compile(rf"{FOLDER}/(\d{{10}})\.(mark|contested)")
 
 
 @dataclass(frozen=True)
-class Mark:
+class OwnerMark:
     """Who opened the state: the `number`-th time, as the newest mark says."""
 
     number: int
@@ -75,7 +75,7 @@ class Mark:
         return json.dumps(asdict(self), sort_keys=True).encode()
 
 
-def newest_mark(store: ObjectStore) -> Mark | None:
+def newest_mark(store: ObjectStore) -> OwnerMark | None:
     """The newest mark; None where there is none. Raises `CorruptObject` for one that cannot be read."""
     found = [m for o in store.list(FOLDER) if (m := _NAME.fullmatch(o.path))]
     numbers = [int(m[1]) for m in found if m[2] == "mark"]
@@ -91,7 +91,7 @@ def newest_mark(store: ObjectStore) -> Mark | None:
     else:
         return None
     try:
-        mark = Mark(**json.loads(data))
+        mark = OwnerMark(**json.loads(data))
     except (ValueError, TypeError) as error:
         raise CorruptObject(f"object {path} is damaged", detail=str(error)) from error
     contested = mark.contested or any(int(m[1]) == mark.number and m[2] == "contested" for m in found)
@@ -128,7 +128,9 @@ def place_of(settings: Settings, catalog: Catalog) -> str:
     return catalog.place
 
 
-def objection(mark: Mark | None, known: Mapping[int, str], place: str, origins: Collection[str] = ()) -> str | None:
+def objection(
+    mark: OwnerMark | None, known: Mapping[int, str], place: str, origins: Collection[str] = ()
+) -> str | None:
     """Why a catalog may not take the state for its own; None if it may. `origins` are where it has moved from."""
     if mark is None:
         return "the mark that this database has put there is gone" if known else None
@@ -148,7 +150,7 @@ class Owner:
         self._store = store
         self._clock = clock
         self._settings = settings
-        self._mark: Mark | None = None
+        self._mark: OwnerMark | None = None
         self._looked_s = 0.0
         self._objection: str | None = None
         self._told: str | None = None
@@ -167,7 +169,7 @@ class Owner:
         number = 1 + max([before.number if before else 0, *put, *pending])
         # Whoever adopts the state decides what is contested; a restart does not.
         contested = before is not None and before.contested and wrong is None and not self._settings().state_moved
-        mark = Mark(number, secrets.token_hex(16), place, self._clock.now_ms(), contested)
+        mark = OwnerMark(number, secrets.token_hex(16), place, self._clock.now_ms(), contested)
         if before is not None and pending.get(before.number) == before.nonce:
             put, pending = {before.number: before.nonce}, {}  # Those that came before it are not asked for any more.
         pending = {n: pending[n] for n in sorted(pending)[-MOST_PENDING:]} | {number: mark.nonce}
@@ -189,7 +191,7 @@ class Owner:
         if wrong is not None and not self._settings().state_moved:
             raise self._refusal(wrong)
 
-    def _put(self, mark: Mark) -> None:
+    def _put(self, mark: OwnerMark) -> None:
         store = self._store
         try:
             store.put(mark.path, mark.encode())
@@ -207,7 +209,7 @@ class Owner:
             f"moved or restored, start once with {ENV_PREFIX}STATE_MOVED=true",
         )
 
-    def _forget_old(self, mark: Mark) -> None:
+    def _forget_old(self, mark: OwnerMark) -> None:
         for found in list(self._store.list(FOLDER)):
             name = _NAME.fullmatch(found.path)
             if name and int(name[1]) <= mark.number - KEPT_MARKS:

@@ -11,7 +11,7 @@ from headrace.common.epoch import from_unix_ms
 from headrace.config import Settings
 from headrace.coordinator.decide.graph import Graph
 from headrace.coordinator.decide.targets import safe_epoch
-from headrace.coordinator.run.core import Job, Relation
+from headrace.coordinator.run.core import Job, LiveRelation
 from headrace.coordinator.run.pins import Pins
 from headrace.coordinator.subscriptions import kept_ms
 
@@ -20,7 +20,12 @@ class Retention:
     """Says up to where history may be merged away. It changes nothing; its callers hold the lock of the graph."""
 
     def __init__(
-        self, graph: Graph[Relation, Job], catalog: Catalog, pins: Pins, clock: Clock, settings: Callable[[], Settings]
+        self,
+        graph: Graph[LiveRelation, Job],
+        catalog: Catalog,
+        pins: Pins,
+        clock: Clock,
+        settings: Callable[[], Settings],
     ) -> None:
         self._graph = graph
         self._catalog = catalog
@@ -28,7 +33,7 @@ class Retention:
         self._clock = clock
         self._settings = settings
 
-    def releasable(self, relation: Relation, record: StateTableRecord, without: Collection[int] = ()) -> int:
+    def releasable(self, relation: LiveRelation, record: StateTableRecord, without: Collection[int] = ()) -> int:
         """The epoch below which nobody needs to see a relation's rows as they were, but for jobs `without`.
 
         The caller holds the lock.
@@ -40,7 +45,7 @@ class Retention:
         newest = min(record.committed_epoch, self._graph.complete)
         return safe_epoch(relation.safe, newest, retention, self._pins.epochs(relation.id), readers)
 
-    def oldest_needed(self, relation: Relation, without: Collection[int] = ()) -> int:
+    def oldest_needed(self, relation: LiveRelation, without: Collection[int] = ()) -> int:
         """The epoch below which nobody needs the bindings and changes of a relation, but for jobs `without`.
 
         The caller holds the lock.

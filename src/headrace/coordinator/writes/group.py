@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.coordinator.decide.watermarks import declared, in_time, raised
-from headrace.coordinator.run.core import Relation
+from headrace.coordinator.run.core import LiveRelation
 from headrace.coordinator.writes.history import KEYS_OF_CHANGE, Touched
 from headrace.coordinator.writes.layout import Key, Row, RowLayout, hashes_of
 from headrace.coordinator.writes.rows import Effect, FoundRow, RowChanges
@@ -31,7 +31,7 @@ class Late:
 
 
 @dataclass(frozen=True)
-class Mark:
+class GroupSavepoint:
     """A savepoint of a group within one table: what it had changed up to there."""
 
     rows: RowChanges
@@ -44,7 +44,7 @@ class Mark:
 class TableGroup:
     """One table in a group: its newest committed runs, and what the group has changed so far."""
 
-    relation: Relation
+    relation: LiveRelation
     layout: RowLayout
     refs: Sequence[RunRef]
     root: Root
@@ -143,13 +143,13 @@ class TableGroup:
             self.runs += found
             self.touched.everything = True
 
-    def mark(self) -> Mark:
+    def mark(self) -> GroupSavepoint:
         """What `go_back` takes to undo all that comes after."""
         rows = RowChanges()
         rows.changed, rows.added = dict(self.rows.changed), list(self.rows.added)
-        return Mark(rows, len(self.batches), len(self.runs), self.watermark_us)
+        return GroupSavepoint(rows, len(self.batches), len(self.runs), self.watermark_us)
 
-    def go_back(self, mark: Mark) -> None:
+    def go_back(self, mark: GroupSavepoint) -> None:
         """Take back what has come since a mark; `touched` goes on to count it, which refuses rather too much."""
         self.rows, self.watermark_us = mark.rows, mark.watermark_us
         del self.batches[mark.batches :], self.runs[mark.runs :]

@@ -26,7 +26,7 @@ from headrace.common.texts import text_of
 from headrace.connectors.sinks import not_told_apart
 from headrace.coordinator.decide.into import target_of
 from headrace.coordinator.decide.watermarks import declared
-from headrace.coordinator.run.core import Core, Relation
+from headrace.coordinator.run.core import Core, LiveRelation
 from headrace.coordinator.writes.requests import Deferred, Part, Written
 from headrace.coordinator.writes.writer import Writer
 from headrace.dataflow.operators.table_write import null_in
@@ -71,14 +71,14 @@ class Handing:
                 parts.append(self._written(table, change, newest, held) if large else Deferred(change))
             yield partial(self.writer.hand_over, table.id, parts)
 
-    def _changes(self, sink: ObjectRecord, table: Relation, runs: Sequence[RunRef]) -> Iterator[TableChange]:
+    def _changes(self, sink: ObjectRecord, table: LiveRelation, runs: Sequence[RunRef]) -> Iterator[TableChange]:
         schema = table.schema
         assert schema is not None
         upserts = sink.options["type"] == "upsert"
         for rows in whole_keys(Arrangement(schema, list(runs), self.core.root).scan()):
             yield change_of(table.record, schema, rows, upserts=upserts)
 
-    def _written(self, table: Relation, change: TableChange, newest: Sequence[RunRef], held: ExitStack) -> Written:
+    def _written(self, table: LiveRelation, change: TableChange, newest: Sequence[RunRef], held: ExitStack) -> Written:
         core, schema = self.core, table.schema
         assert schema is not None
         there = Arrangement(schema, list(newest), core.root)

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.coordinator.run.core import Core, Relation
+from headrace.coordinator.run.core import Core, LiveRelation
 from headrace.coordinator.writes.group import find_rows
 from headrace.coordinator.writes.holds import Holds
 from headrace.coordinator.writes.layout import Key, Row, RowLayout, value_reader
@@ -28,7 +28,7 @@ _VERSIONS_OF_KEY = 16
 
 
 @dataclass(eq=False)
-class Version:
+class TableVersion:
     """A table's runs at some moment; one pin for all that use it."""
 
     members: object
@@ -38,7 +38,7 @@ class Version:
     users: int = 0
 
 
-class Versions:
+class TableVersions:
     """The newest runs of tables, each pinned once until nobody uses them and there are newer ones. Thread-safe.
 
     `catalog.reading` is entered before the lock.
@@ -47,15 +47,15 @@ class Versions:
     def __init__(self, core: Core) -> None:
         self._core = core
         self._lock = threading.Lock()
-        self._current: dict[int, Version] = {}
+        self._current: dict[int, TableVersion] = {}
 
-    def hold(self, relation: Relation, held: ExitStack | Holds) -> tuple[RunRef, ...]:
+    def hold(self, relation: LiveRelation, held: ExitStack | Holds) -> tuple[RunRef, ...]:
         """A table's newest runs, kept from vacuum until the stack ends."""
         version = self._unchanged(relation) or self._newest(relation)
         held.callback(self._release, relation.id, version)
         return version.refs
 
-    def hold_now(self, relation: Relation, held: ExitStack) -> tuple[tuple[RunRef, ...], int] | None:
+    def hold_now(self, relation: LiveRelation, held: ExitStack) -> tuple[tuple[RunRef, ...], int] | None:
         """A table's runs, and the newest complete epoch, which they hold as it is; kept until the stack ends.
 
         None where they change too often to find such a moment.
@@ -72,7 +72,7 @@ class Versions:
             self._release(relation.id, version)
         return None
 
-    def _unchanged(self, relation: Relation) -> Version | None:
+    def _unchanged(self, relation: LiveRelation) -> TableVersion | None:
         """The version at hand, if the catalog is known to have no other."""
         catalog = self._core.catalog
         if not catalog.settled:
@@ -85,7 +85,7 @@ class Versions:
             version.users += 1
             return version
 
-    def _newest(self, relation: Relation) -> Version:
+    def _newest(self, relation: LiveRelation) -> TableVersion:
         core = self._core
         with core.catalog.reading() as state, self._lock:
             members, old = state.members(relation.state_table), self._current.get(relation.id)
@@ -94,12 +94,12 @@ class Versions:
                 return old
             refs = tuple([r.ref for r in state.runs_of(relation.state_table)])
             token = core.pins.pin((), 0, {r.path for r in refs})
-            self._current[relation.id] = new = Version(members, refs, token, 1)
+            self._current[relation.id] = new = TableVersion(members, refs, token, 1)
             if old is not None and not old.users:
                 core.pins.unpin(old.token)
             return new
 
-    def _release(self, table_id: int, version: Version) -> None:
+    def _release(self, table_id: int, version: TableVersion) -> None:
         with self._lock:
             version.users -= 1
             if not version.users and self._current.get(table_id) is not version:

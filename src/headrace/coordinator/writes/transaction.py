@@ -14,7 +14,7 @@ from typing import TypeAlias
 import pyarrow as pa
 
 from headrace.coordinator.decide.watermarks import declared
-from headrace.coordinator.run.core import Core, Relation
+from headrace.coordinator.run.core import Core, LiveRelation
 from headrace.coordinator.writes.gates import Gate
 from headrace.coordinator.writes.group import find_rows, row_delta, with_hashes
 from headrace.coordinator.writes.history import ReadSet
@@ -39,7 +39,7 @@ Mark: TypeAlias = Mapping[int, int]
 class _Own:
     """What the transaction has done to one table."""
 
-    relation: Relation
+    relation: LiveRelation
     layout: RowLayout
     refs: Sequence[RunRef]
     """The table's runs at the snapshot."""

@@ -26,7 +26,7 @@ from headrace.catalog.edits import AdvanceJob, CommitTable, Edit, Put
 from headrace.catalog.records import RemapRecord, RunRecord, run_id
 from headrace.common.faults import fault_point
 from headrace.coordinator.decide.watermarks import declared
-from headrace.coordinator.run.core import Core, Relation, as_headrace_error
+from headrace.coordinator.run.core import Core, LiveRelation, as_headrace_error
 from headrace.coordinator.writes.gates import Gate, Gates
 from headrace.coordinator.writes.group import TableGroup
 from headrace.coordinator.writes.history import KEYS_OF_CHANGE, ReadSet, WriteHistory
@@ -45,7 +45,7 @@ from headrace.coordinator.writes.row_cache import RowCache
 from headrace.coordinator.writes.rows import FoundRow
 from headrace.coordinator.writes.settling import CONTENT_BYTES, Settling
 from headrace.coordinator.writes.small_runs import SmallRuns
-from headrace.coordinator.writes.stored import StoredRows, Versions
+from headrace.coordinator.writes.stored import StoredRows, TableVersions
 from headrace.errors import (
     Fenced,
     HeadraceError,
@@ -89,13 +89,13 @@ class Writer:
         self._gates = Gates()
         self._history = WriteHistory()
         self._rows = RowCache()
-        self._versions = Versions(core)
+        self._versions = TableVersions(core)
         self._stored = StoredRows(core.root)
         self.settling = Settling(core)
         self.small_runs = SmallRuns(core)
         self._dropped: dict[int, str] = {}
         """The names of tables that were dropped lately, for those that still want to write to them."""
-        self._layouts: dict[int, tuple[Relation, RowLayout]] = {}
+        self._layouts: dict[int, tuple[LiveRelation, RowLayout]] = {}
         self._thread: threading.Thread | None = None
         self._thread_waits_for = 0
         """How many requests have to be there for that thread to be notified; 0 where it does not wait for any."""
@@ -287,19 +287,19 @@ class Writer:
         """How a table's rows are laid out. Raises `UndefinedTable`, `WrongObjectType`."""
         return self.layout_of(self.table(table_id))
 
-    def layout_of(self, relation: Relation) -> RowLayout:
+    def layout_of(self, relation: LiveRelation) -> RowLayout:
         """The same of a table that `table` has found."""
         with self._lock:
             return self._layout(relation)
 
-    def _layout(self, relation: Relation) -> RowLayout:
+    def _layout(self, relation: LiveRelation) -> RowLayout:
         known = self._layouts.get(relation.id)
         if known is None or known[0] is not relation:
             assert relation.schema is not None
             known = self._layouts[relation.id] = relation, RowLayout(relation.record, relation.schema)
         return known[1]
 
-    def table(self, table_id: int) -> Relation:
+    def table(self, table_id: int) -> LiveRelation:
         """The table. Raises `UndefinedTable`, `WrongObjectType`."""
         core = self._core
         with core.lock:
@@ -322,7 +322,7 @@ class Writer:
             return max((self._history.last_change(i) for i in tables), default=0)
 
     def rows_unchanged(
-        self, relation: Relation, layout: RowLayout, refs: Sequence[RunRef], keys: Sequence[Key], since: int
+        self, relation: LiveRelation, layout: RowLayout, refs: Sequence[RunRef], keys: Sequence[Key], since: int
     ) -> dict[Key, FoundRow]:
         """The newest rows of these primary keys, which a snapshot of an epoch that is pinned has, too.
 
@@ -343,7 +343,7 @@ class Writer:
             self._rows.put(table_id, looked_up)
         return found
 
-    def row_now(self, relation: Relation, key: Key) -> tuple[FoundRow, int] | None:
+    def row_now(self, relation: LiveRelation, key: Key) -> tuple[FoundRow, int] | None:
         """The row with a primary key as of the newest complete epoch, and that epoch. Waits for nobody.
 
         None where that cannot be had at once, or keys are not found as Python objects.
@@ -362,7 +362,7 @@ class Writer:
                 found = self.looked_up(relation.id, layout, refs, [key], epoch)
             return found[key], epoch
 
-    def _require_unchanged(self, relation: Relation, found: Mapping[Key, FoundRow], since: int) -> None:
+    def _require_unchanged(self, relation: LiveRelation, found: Mapping[Key, FoundRow], since: int) -> None:
         """Raise `SerializationFailure` if one of these rows has changed after an epoch. The caller holds the lock."""
         if not self._history.changed(relation.id, since):
             return
@@ -390,7 +390,7 @@ class Writer:
         with self._lock:
             self._history.merged(table_id, map(run_id, refs), map(run_id, into))
 
-    def pinned(self, relation: Relation, held: ExitStack | Holds) -> tuple[RunRef, ...]:
+    def pinned(self, relation: LiveRelation, held: ExitStack | Holds) -> tuple[RunRef, ...]:
         """A table's newest runs, kept from vacuum until the stack ends."""
         return self._versions.hold(relation, held)
 

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
-from headrace.dataflow.operators.expressions import Expression, Rows
+from headrace.dataflow.operators.expressions import Expression, RowColumns
 from headrace.dataflow.operators.task import Labelled, Task, Unkeyed
 from headrace.errors import NotVectorized
 
@@ -50,14 +50,14 @@ class ComputeStage(Unkeyed, Labelled):
         """Compute every batch. Raises `NotVectorized` where it is not sure to do what Spark does."""
         for batch in batches:
             try:
-                found = computed(self.steps, Rows.of(batch.columns, batch.num_rows), self.output)
+                found = computed(self.steps, RowColumns.of(batch.columns, batch.num_rows), self.output)
             except Exception as error:  # of whatever kind: Spark gives the verdict
                 raise NotVectorized(f"{type(error).__name__}: {error}".splitlines()[0]) from error
             if found.num_rows:
                 yield found
 
 
-def computed(steps: Sequence[Step], rows: Rows, output: pa.Schema) -> pa.RecordBatch:
+def computed(steps: Sequence[Step], rows: RowColumns, output: pa.Schema) -> pa.RecordBatch:
     """What steps, one after the other, make of rows: columns as `output` says.
 
     Raises what is raised for values of which a kernel is not sure.

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from headrace.common.columns import Column, arrow_schema
 from headrace.connectors.confidential import hiding
-from headrace.connectors.files.folders import Folder, Written
+from headrace.connectors.files.folders import Folder, WrittenFile
 from headrace.connectors.files.out import file_writer
 from headrace.connectors.leaving import columns_outside, outside
 
@@ -46,7 +46,7 @@ class WriteFile:
         if found is not None:
             yield pa.RecordBatch.from_pydict({"written": [json.dumps(asdict(found))]}, schema=OUTCOME)
 
-    def run(self, partition: int, attempt: str, batches: Iterable[pa.RecordBatch]) -> Written | None:
+    def run(self, partition: int, attempt: str, batches: Iterable[pa.RecordBatch]) -> WrittenFile | None:
         """The file of a partition; None where it has no rows, but for the first, which tells the columns."""
         name = f"part-{partition:05}-{self.copy_id}-{attempt}.{self.format}"
         with tempfile.TemporaryFile() as file:
@@ -56,7 +56,7 @@ class WriteFile:
             size = file.tell()
             file.seek(0)
             self.folder.put(name, cast(BinaryIO, file))
-        return Written(name, rows, size)
+        return WrittenFile(name, rows, size)
 
     def _fill(self, file: IO[bytes], batches: Iterable[pa.RecordBatch]) -> int:
         leave = columns_outside(self.columns)

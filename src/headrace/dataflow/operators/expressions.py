@@ -73,7 +73,7 @@ Value: TypeAlias = Any
 """An array, or a scalar for what is the same in all rows."""
 
 
-class Rows:
+class RowColumns:
     """Columns of the same length, each made when it is first asked for; what is computed of them is kept."""
 
     def __init__(self, column: Callable[[int], pa.Array], length: int):
@@ -83,7 +83,7 @@ class Rows:
         self.length = length
 
     @classmethod
-    def of(cls, columns: Sequence[pa.Array], length: int) -> Rows:
+    def of(cls, columns: Sequence[pa.Array], length: int) -> RowColumns:
         """Rows of columns that are there."""
         return cls(columns.__getitem__, length)
 
@@ -93,22 +93,22 @@ class Rows:
             self._columns[i] = self._column(i)
         return self._columns[i]
 
-    def where(self, condition: Expression) -> Rows:
+    def where(self, condition: Expression) -> RowColumns:
         """The rows for which a condition is true. Raises what `value` raises."""
         mask = self.array(condition)
         kept = mask.true_count
         if kept == self.length:
             return self
-        return Rows(lambda i: self.column(i).filter(mask), kept)
+        return RowColumns(lambda i: self.column(i).filter(mask), kept)
 
-    def select(self, expressions: Sequence[Expression]) -> Rows:
+    def select(self, expressions: Sequence[Expression]) -> RowColumns:
         """Other columns over the same rows. Raises what `value` raises."""
-        return Rows.of([self.array(e) for e in expressions], self.length)
+        return RowColumns.of([self.array(e) for e in expressions], self.length)
 
-    def multiply(self, projections: Sequence[Sequence[Expression]]) -> Rows:
+    def multiply(self, projections: Sequence[Sequence[Expression]]) -> RowColumns:
         """All rows with the columns of one list, then all with those of the next. Raises what `value` raises."""
         columns = [pa.concat_arrays([self.array(e) for e in same]) for same in zip(*projections, strict=True)]
-        return Rows.of(columns, self.length * len(projections))
+        return RowColumns.of(columns, self.length * len(projections))
 
     def array(self, expression: Expression) -> pa.Array:
         """An expression's value in every row."""

@@ -24,7 +24,7 @@ REQUIRED_OF_AGGREGATES = ("create_state", "accumulate")
 
 
 @dataclass(frozen=True)
-class Definition:
+class FunctionCode:
     """A function's code. `parameters` are the names of its arguments, where they are known."""
 
     name: str
@@ -55,7 +55,7 @@ def code_of(text: str) -> str:
     return textwrap.dedent(rest if not first.strip() and rest else text).rstrip() + "\n"
 
 
-def tree_of(definition: Definition) -> ast.Module:
+def tree_of(definition: FunctionCode) -> ast.Module:
     """The code as a module that defines the function. Raises `SyntaxError`, `NoFunction`.
 
     A body that defines no function of the name, but returns or yields, is the inside of the function itself.
@@ -98,7 +98,7 @@ def _returns(tree: ast.Module) -> bool:
 
 
 @lru_cache(maxsize=512)
-def namespace(definition: Definition) -> dict[str, Any]:
+def namespace(definition: FunctionCode) -> dict[str, Any]:
     """The names that the code defines. Raises whatever the code raises."""
     if definition.pickled is not None:
         from pyspark import cloudpickle
@@ -113,7 +113,7 @@ def namespace(definition: Definition) -> dict[str, Any]:
     return names
 
 
-def function_of(definition: Definition) -> Callable[..., Any]:
+def function_of(definition: FunctionCode) -> Callable[..., Any]:
     """The function itself. Raises `NoFunction` where the code defines none of its name."""
     found = namespace(definition).get(definition.name)
     if found is None:
@@ -124,7 +124,7 @@ def function_of(definition: Definition) -> Callable[..., Any]:
     return function
 
 
-def state_functions(definition: Definition) -> tuple[Callable[..., Any], ...]:
+def state_functions(definition: FunctionCode) -> tuple[Callable[..., Any], ...]:
     """`create_state`, `accumulate` and `finish` of an aggregate, from its module or class. Raises `NoFunction`."""
     names = namespace(definition)
     holder = names.get(definition.name)
@@ -141,7 +141,7 @@ def _itself(state: Any) -> Any:
     return state
 
 
-def scalar(definition: Definition) -> Callable[..., Any]:
+def scalar(definition: FunctionCode) -> Callable[..., Any]:
     """For a plain UDF: called with the values of one row."""
 
     def call(*arguments: Any) -> Any:
@@ -152,7 +152,7 @@ def scalar(definition: Definition) -> Callable[..., Any]:
     return _named(call, definition)
 
 
-def scalar_frames(definition: Definition) -> Callable[..., pd.Series]:
+def scalar_frames(definition: FunctionCode) -> Callable[..., pd.Series]:
     """For a pandas UDF: called with a Series for each argument."""
 
     def call(*arguments: pd.Series) -> pd.Series:
@@ -161,7 +161,7 @@ def scalar_frames(definition: Definition) -> Callable[..., pd.Series]:
     return _named(call, definition)
 
 
-def scalar_arrays(definition: Definition) -> Callable[..., pa.Array]:
+def scalar_arrays(definition: FunctionCode) -> Callable[..., pa.Array]:
     """For an Arrow UDF: called with an Array for each argument."""
 
     def call(*arguments: pa.Array) -> pa.Array:
@@ -170,7 +170,7 @@ def scalar_arrays(definition: Definition) -> Callable[..., pa.Array]:
     return _named(call, definition)
 
 
-def table(definition: Definition, width: int) -> type:
+def table(definition: FunctionCode, width: int) -> type:
     """A handler for a table function of `width` columns: rows are tuples, or bare values where there is one column."""
 
     class Handler:
@@ -193,7 +193,7 @@ def row_of(row: Any, width: int) -> tuple[Any, ...]:
     return tuple(row)
 
 
-def aggregate(definition: Definition, result: pa.DataType, width: int) -> Callable[[pa.Array], pa.Array]:
+def aggregate(definition: FunctionCode, result: pa.DataType, width: int) -> Callable[[pa.Array], pa.Array]:
     """For an Arrow UDF over lists of rows, which are structs of an aggregate's `width` arguments."""
 
     def call(groups: pa.Array) -> pa.Array:
@@ -213,7 +213,7 @@ def _without_nulls(columns: Sequence[pa.Array]) -> list[pa.Array]:
     return [c.combine_chunks() for c in kept.columns]
 
 
-def _stepwise(definition: Definition) -> Callable[[Sequence[pa.Array]], Any]:
+def _stepwise(definition: FunctionCode) -> Callable[[Sequence[pa.Array]], Any]:
     create_state, accumulate, finish = state_functions(definition)
 
     def reduce(columns: Sequence[pa.Array]) -> Any:
@@ -225,7 +225,7 @@ def _stepwise(definition: Definition) -> Callable[[Sequence[pa.Array]], Any]:
     return reduce
 
 
-def _vectorized(definition: Definition) -> Callable[[Sequence[pa.Array]], Any]:
+def _vectorized(definition: FunctionCode) -> Callable[[Sequence[pa.Array]], Any]:
     function = function_of(definition)
 
     def reduce(columns: Sequence[pa.Array]) -> Any:
@@ -237,6 +237,6 @@ def _vectorized(definition: Definition) -> Callable[[Sequence[pa.Array]], Any]:
     return reduce
 
 
-def _named(call: Callable[..., Any], definition: Definition) -> Callable[..., Any]:
+def _named(call: Callable[..., Any], definition: FunctionCode) -> Callable[..., Any]:
     call.__name__ = call.__qualname__ = definition.name
     return call

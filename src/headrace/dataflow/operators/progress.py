@@ -40,7 +40,7 @@ class Reporting(Protocol):
     rows_out: int
 
 
-class Connection:
+class ProgressStream:
     """A stream to the listener at `host:port/token`. Of one process, for all its threads."""
 
     def __init__(self, address: str, clock: Callable[[], float] = time.monotonic):
@@ -98,16 +98,16 @@ class Connection:
         self._retry_at_s = self._clock() + RETRY_S
 
 
-_current: Connection | None = None
+_current: ProgressStream | None = None
 
 
-def connection(address: str) -> Connection:
+def connection(address: str) -> ProgressStream:
     """This process's connection to a listener; that to an earlier one is given up."""
     global _current
     if _current is None or _current.address != address or _current.process != os.getpid():
         if _current is not None and _current.process == os.getpid():
             _current.close()
-        _current = Connection(address)
+        _current = ProgressStream(address)
     return _current
 
 

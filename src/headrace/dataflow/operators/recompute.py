@@ -21,7 +21,7 @@ from headrace.dataflow.operators.task import OUTPUT_ROWS, Keyed, Labelled, Task,
 from headrace.errors import HeadraceError
 from headrace.state.kernels import concat, consolidate, in_row_order, negated
 from headrace.state.kernels.copies import piece_rows, repeated
-from headrace.state.kernels.order_code import SortKey, order_codes
+from headrace.state.kernels.order_code import OrderColumn, order_codes
 from headrace.state.schema import TableSchema
 
 OLD, NEW = 0, 1
@@ -41,7 +41,7 @@ class FirstRows:
 
     need: int
     by_code: bool
-    orders: tuple[tuple[str, SortKey], ...]
+    orders: tuple[tuple[str, OrderColumn], ...]
 
     def codes(self, batch: pa.RecordBatch) -> pa.Array:
         """The order code of every input row."""

@@ -38,7 +38,7 @@ _WORTH_SPOOLING = 8
 """Rows that wait for the end of their task give way to input of so many times their size, and no more."""
 
 
-class Worker:
+class TaskWorker:
     """What the stages share that run in one Python worker for one Spark task: the epoch, its spool, its memory."""
 
     def __init__(self, view: int, stage: str, key: bytes = b"") -> None:
@@ -125,7 +125,7 @@ class Buffer:
 class Task:
     """One task of one operator in one attempt at an epoch."""
 
-    def __init__(self, operator: str, label: str, worker: Worker):
+    def __init__(self, operator: str, label: str, worker: TaskWorker):
         self.params = worker.params
         self.memory = worker.memory
         self.spool = worker.spool
@@ -276,7 +276,7 @@ def run_stages(
     there is a later one it is spooled for that one: `EpochParams.inner` tells.
     """
     last = stages[-1].label
-    worker = Worker(view, last, key)
+    worker = TaskWorker(view, last, key)
     params = worker.params
     inner = last in params.inner and any(stage.writes for stage in stages)
     if inner:
@@ -298,7 +298,7 @@ def run_stages(
         reports.acknowledged()
 
 
-def _upload(worker: Worker, label: str) -> list[RunRef]:
+def _upload(worker: TaskWorker, label: str) -> list[RunRef]:
     """Make one object of what the task has written; none if it has written nothing."""
     params = worker.params
     sections = worker.buffer.sections(params.to_epoch)

@@ -22,7 +22,7 @@ from headrace.dataflow.operators.task import Task, int64, state_batch
 from headrace.state.kernels import checked, consolidate, extrema
 from headrace.state.kernels.equality import Bools, Ints, validity
 from headrace.state.kernels.hashing import hash_columns
-from headrace.state.kernels.order_code import SortKey, order_codes
+from headrace.state.kernels.order_code import OrderColumn, order_codes
 from headrace.state.schema import TableSchema
 
 
@@ -42,7 +42,7 @@ class Ordered:
         values = rows.column(self.wire)
         columns = {f.name: rows.column(f.name) for f in self.schema.key}
         columns |= {"__k": rows.column("__k"), "__w": rows.column("__w"), self.schema.value[0].name: values}
-        columns["__h"] = pa.array(order_codes([values], [SortKey(self.largest, None)]))
+        columns["__h"] = pa.array(order_codes([values], [OrderColumn(self.largest, None)]))
         return consolidate(state_batch(self.schema, columns), self.schema)
 
     def versions(self, task: Task, groups: pa.RecordBatch, delta: pa.RecordBatch) -> tuple[pa.Array, pa.Array]:

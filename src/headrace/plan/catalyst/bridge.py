@@ -17,8 +17,8 @@ from pyspark.sql.types import DataType, StructType, _parse_datatype_json_string
 from headrace.plan.catalyst.expressions import Expr, Literal
 from headrace.plan.catalyst.kinds import PythonCall
 from headrace.plan.catalyst.nodes import Node
-from headrace.plan.catalyst.parts import Package, Reader
-from headrace.plan.catalyst.physical import Physical, Rows
+from headrace.plan.catalyst.parts import Package, PartReader
+from headrace.plan.catalyst.physical import JavaRows, Physical
 from headrace.plan.catalyst.plans import PlanMaker
 
 # Rules that only make a physical plan faster and hide the shape that the incremental rules look for.
@@ -61,7 +61,7 @@ class Bridge(PlanMaker):
             self.spark.conf.set(key, value)
         jvm: Any = self.spark._jvm
         gateway: Any = self.spark.sparkContext._gateway
-        super().__init__(Reader(gateway, jvm), self.spark._jsparkSession, jvm)
+        super().__init__(PartReader(gateway, jvm), self.spark._jsparkSession, jvm)
         self._jvm = jvm
         spark_package = jvm.org.apache.spark
         self._datasets = Package(spark_package.sql.classic.Dataset)
@@ -135,7 +135,7 @@ class Bridge(PlanMaker):
             self.spark.conf.set("spark.sql.shuffle.partitions", str(parallelism))
             return Physical(execution.executedPlan())
 
-    def count_rows(self, rows: list[Rows]) -> int:
+    def count_rows(self, rows: list[JavaRows]) -> int:
         """Run what physical plans compute as one Spark job, every row of it; how many there are.
 
         The partitions of the last stage are those of the first ones, then those of the second, and so on.

@@ -11,13 +11,13 @@ from pyspark.sql import Column as SparkColumn
 from headrace.errors import NotSupported
 from headrace.plan.catalyst.expressions import Alias, Expr, Literal, Named
 from headrace.plan.catalyst.kinds import AggregateCall, SortOrder
-from headrace.plan.catalyst.parts import Package, Reader
+from headrace.plan.catalyst.parts import Package, PartReader
 
 
 class ExpressionMaker:
     """Makes expressions in one classic Spark session."""
 
-    def __init__(self, reader: Reader, session: Any, jvm: Any) -> None:
+    def __init__(self, reader: PartReader, session: Any, jvm: Any) -> None:
         self._reader = reader
         self._session = session
         spark = jvm.org.apache.spark.sql

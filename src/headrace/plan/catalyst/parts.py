@@ -69,7 +69,7 @@ class Package:
         return self._modules[name]
 
 
-class Reader:
+class PartReader:
     """Reads the objects of one Java process as parts, and Scala's collections of them."""
 
     def __init__(self, gateway: Any, jvm: Any) -> None:
@@ -132,14 +132,14 @@ class Part:
 
     in_java: Any
     """The handle: Catalyst's own object. Nothing outside this package looks at it."""
-    reader: Reader
+    reader: PartReader
     _classes: ClassVar[dict[str, type[Part]]] = {}
 
     def __init_subclass__(cls, *, kinds: Sequence[str] = ()) -> None:
         """Register the class for kinds of Catalyst's objects."""
         Part._classes.update(dict.fromkeys(kinds, cls))
 
-    def __init__(self, java: Any, reader: Reader, **known: Any) -> None:
+    def __init__(self, java: Any, reader: PartReader, **known: Any) -> None:
         """`known` are fields of which Java need not be asked."""
         self.__dict__.update(known, in_java=java, reader=reader)
 
@@ -180,4 +180,4 @@ class Part:
         return type(self)(made, self.reader, kind=self.kind, children=tuple(children))
 
 
-__all__ = ["CHILDREN", "Asked", "Package", "Part", "Reader", "asked"]
+__all__ = ["CHILDREN", "Asked", "Package", "Part", "PartReader", "asked"]

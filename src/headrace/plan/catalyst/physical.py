@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from headrace.plan.catalyst.names import stage_label
-from headrace.plan.catalyst.parts import Reader
+from headrace.plan.catalyst.parts import PartReader
 
 
 class PythonStages(NamedTuple):
@@ -27,7 +27,7 @@ _KEEPING = (
 """What the names of physical nodes begin with whose output has the partitions of their only input."""
 
 
-class Rows:
+class JavaRows:
     """Rows that a physical plan computes, as an RDD of Java's; nothing runs yet."""
 
     def __init__(self, java: Any) -> None:
@@ -55,9 +55,9 @@ class Physical:
         """Whether rows go from some tasks to others."""
         return "Exchange" in self.text
 
-    def rows(self) -> Rows:
+    def rows(self) -> JavaRows:
         """What it computes."""
-        return Rows(self._java.execute())
+        return JavaRows(self._java.execute())
 
     def cloned(self) -> Physical:
         """The same, with shuffles of its own."""
@@ -79,7 +79,7 @@ class Physical:
                 if at_end:
                     last.add(label)
                 followed = True
-            below = [visit(child, followed, at_end) for child in Reader.items(node.children())]
+            below = [visit(child, followed, at_end) for child in PartReader.items(node.children())]
             if label is not None and (known := below[0]) is not None:
                 tasks[label] = known
             return _partitions(node, kind, below)
@@ -104,4 +104,4 @@ def _partitions(node: Any, kind: str, below: Sequence[int | None]) -> int | None
     return below[0] if len(below) == 1 and kind.startswith(_KEEPING) else None
 
 
-__all__ = ["Physical", "PythonStages", "Rows"]
+__all__ = ["Physical", "PythonStages", "JavaRows"]

@@ -21,7 +21,7 @@ from headrace.plan.catalyst.nodes import (
     Sort,
     Window,
 )
-from headrace.plan.catalyst.parts import Package, Reader
+from headrace.plan.catalyst.parts import Package, PartReader
 
 Change: TypeAlias = Callable[[Expr], Expr]
 
@@ -29,7 +29,7 @@ Change: TypeAlias = Callable[[Expr], Expr]
 class PlanMaker(ExpressionMaker):
     """Makes nodes, and their expressions."""
 
-    def __init__(self, reader: Reader, session: Any, jvm: Any) -> None:
+    def __init__(self, reader: PartReader, session: Any, jvm: Any) -> None:
         super().__init__(reader, session, jvm)
         catalyst = jvm.org.apache.spark.sql.catalyst
         self._logical = Package(catalyst.plans.logical)

@@ -56,7 +56,7 @@ def stream(frame: DataFrame) -> Iterator[pa.RecordBatch]:
         rdd.unpersist(False)
 
 
-class Held:
+class LeafHold:
     """Whether Java still has any plan over a leaf, the outcome of a `mapInArrow`.
 
     A DataFrame that is derived of another one holds on to its plan in Java, not to the Python object. What all plans
@@ -68,7 +68,7 @@ class Held:
         self._reference = reference
 
     @classmethod
-    def of(cls, leaf: DataFrame) -> Held:
+    def of(cls, leaf: DataFrame) -> LeafHold:
         """Look after the plans over a leaf."""
         jvm: Any = leaf.sparkSession._jvm
         function = leaf._jdf.queryExecution().analyzed().functionExpr().func()
@@ -82,4 +82,4 @@ class Held:
             return True
 
 
-__all__ = ["Held", "cancel_jobs", "physical_text", "register_function", "stream"]
+__all__ = ["LeafHold", "cancel_jobs", "physical_text", "register_function", "stream"]

@@ -13,7 +13,7 @@ from headrace.catalog.records import ObjectRecord
 from headrace.common.epoch import epoch_ms, from_unix_ms
 from headrace.common.zones import Zone
 from headrace.errors import InvalidParameter, NotSupported
-from headrace.session.names import Bound
+from headrace.session.names import BoundQuery
 from headrace.sql.dml import literal_of
 from headrace.sql.intervals import parse_interval
 from headrace.sql.normalize import interval_words
@@ -25,7 +25,7 @@ LEAST_EPOCH = 10**13
 _FORMS = "give a timestamp, now() - interval '...', Unix time in seconds, or an epoch as in headrace_catalog.epochs"
 
 
-def as_of_epoch(bound: Bound, now_ms: int) -> int | None:
+def as_of_epoch(bound: BoundQuery, now_ms: int) -> int | None:
     """The newest epoch that the query may see, the same for all its relations; None where it does not say.
 
     Raises `NotSupported` for `PROCTIME()`, for several times in one query, and for what is no constant.
@@ -50,7 +50,7 @@ def as_of_epoch(bound: Bound, now_ms: int) -> int | None:
     return from_unix_ms(_unix_ms(moment) + 1) - 1
 
 
-def check_as_of(bound: Bound, indexes: Collection[int]) -> None:
+def check_as_of(bound: BoundQuery, indexes: Collection[int]) -> None:
     """Refuse a time in a query that is kept up to date, but for `PROCTIME()` of what has a primary key or an index.
 
     `indexes` are the ids of the relations that have one.

@@ -15,7 +15,7 @@ from headrace.catalog.contents import ConnectionContent
 from headrace.catalog.records import ObjectRecord
 from headrace.connectors import connections
 from headrace.connectors.confidential import hiding
-from headrace.connectors.connections import Given
+from headrace.connectors.connections import GivenOptions
 from headrace.errors import InvalidParameter
 from headrace.session.context import Context
 from headrace.session.execution import secrets
@@ -68,12 +68,12 @@ def resolved(
 
     Raises `UndefinedObject`, `WrongObjectType`, `InsufficientPrivilege`, and `InvalidParameter` where they contradict.
     """
-    given = Given(dict(options), secrets.named(context, statement))
+    given = GivenOptions(dict(options), secrets.named(context, statement))
     if statement.connection is None:
         return Resolved(given.options, given.secrets, secrets.dependencies(given.secrets))
     record = of_kind(context, statement.connection, ConnectionContent)
     context.rights.require("U", record)
-    there = Given(dict(record.options), dict(record.secrets))
+    there = GivenOptions(dict(record.options), dict(record.secrets))
     given = connections.joined(label(record), record.content_as(ConnectionContent).type, there, given)
     return Resolved(given.options, given.secrets, (*secrets.dependencies(given.secrets), record.id))
 

@@ -16,10 +16,10 @@ from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import Column, arrow_type
 from headrace.connectors.base import Admission, Offsets, Source
 from headrace.connectors.confidential import hiding
-from headrace.connectors.declared import Declared
+from headrace.connectors.declared import DeclaredOptions
 from headrace.connectors.files import folders
 from headrace.connectors.files.clients import STORE, scheme_of
-from headrace.connectors.files.folders import Written, folder_at
+from headrace.connectors.files.folders import WrittenFile, folder_at
 from headrace.connectors.files.listing import format_of
 from headrace.connectors.files.options import SOURCE, delimiter_of
 from headrace.connectors.files.out import check_format
@@ -42,7 +42,7 @@ from headrace.session.execution.select import frame_of
 from headrace.session.execution.snapshots import open_snapshot
 from headrace.session.execution.targets import target_columns, target_table
 from headrace.session.introspection import asked
-from headrace.session.names import Bound, names_of
+from headrace.session.names import BoundQuery, names_of
 from headrace.session.result import Result
 from headrace.session.system.functions import localize
 from headrace.session.transactions import Transaction
@@ -50,7 +50,7 @@ from headrace.sql import statements as st
 from headrace.sql.query import Query
 
 _LAYOUT: Final = ("format", "header", "delimiter", "null_string", "multiline")
-FROM: Final = Declared(tuple(o for o in SOURCE.options if o.name in (*_LAYOUT, *(s.name for s in STORE))))
+FROM: Final = DeclaredOptions(tuple(o for o in SOURCE.options if o.name in (*_LAYOUT, *(s.name for s in STORE))))
 """The options of COPY FROM are those of the source, as far as they say what files are; `null` is `null_string`."""
 _AS_IN_POSTGRES: Final = {"header": "false", "multiline": "true"}
 """What holds where nothing is said."""
@@ -138,7 +138,7 @@ def _written(
     with ExitStack() as stack:
         stack.enter_context(hiding([*hidden.values()]))
         folder = folder_at(statement.place, {**store, **hidden}, copy_id)
-        bound = Bound(query, names_of(context))
+        bound = BoundQuery(query, names_of(context))
         snapshot = open_snapshot(context, bound, stack)
         frame = frame_of(context, bound, snapshot)
         columns = tuple(Column(c.name, c.type) for c in columns_of(frame))
@@ -151,7 +151,7 @@ def _written(
         try:
             with context.jobs.running(statement.text), context.turns.one(context.check):
                 rows = frame.mapInArrow(write, f"{OUTCOME[0].name} string").collect()
-            files = sorted((Written(**json.loads(row[0])) for row in rows), key=lambda f: f.name)
+            files = sorted((WrittenFile(**json.loads(row[0])) for row in rows), key=lambda f: f.name)
             folder.commit(files)
         except BaseException:
             folder.give_up()
@@ -170,7 +170,7 @@ def _check_columns(columns: Sequence[Column], format: str) -> None:
     check_format(columns_outside(columns), format)
 
 
-def _check_names(options: Declared, names: Sequence[str]) -> None:
+def _check_names(options: DeclaredOptions, names: Sequence[str]) -> None:
     """Raise `InvalidParameter` for an option that is none."""
     known = [o.name for o in options.options]
     for name in names:

@@ -49,7 +49,7 @@ from headrace.session.execution import connections, fed, sharing, subscriptions
 from headrace.session.execution.as_of import check_as_of
 from headrace.session.execution.handler import Handler
 from headrace.session.execution.select import describe
-from headrace.session.names import Bound, kind_name, names_of
+from headrace.session.names import BoundQuery, kind_name, names_of
 from headrace.session.result import Notice, Result, ResultColumn
 from headrace.session.system.functions import localize
 from headrace.session.system.relations import SYSTEM_SCHEMAS
@@ -76,7 +76,7 @@ def create_table(context: Context, statement: st.CreateTable) -> Result:
     _refuse_table_features(statement)
     columns = _declared(statement.columns)
     if statement.query is not None and not columns:
-        columns = columns_from(describe(context, Bound(localize(context, statement.query), names_of(context))))
+        columns = columns_from(describe(context, BoundQuery(localize(context, statement.query), names_of(context))))
     if not columns:
         raise NotSupported("a table without columns", hint="declare at least one column")
     for column in statement.columns:
@@ -244,7 +244,7 @@ def check_reach(context: Context, options: Mapping[str, str], role: str, action:
 def _check_default(context: Context, text: str) -> None:
     """Raises what is wrong with the expression of a default."""
     try:
-        _ = Bound(localize(context, parse_query(f"SELECT {text}")), names_of(context)).typed
+        _ = BoundQuery(localize(context, parse_query(f"SELECT {text}")), names_of(context)).typed
     except HeadraceError as error:
         error.position = None  # it is one in the expression
         raise
@@ -322,7 +322,7 @@ def _check_append_only(plan: ViewPlan) -> None:
         )
 
 
-def planned_text(bound: Bound, columns: Sequence[str] | None) -> str:
+def planned_text(bound: BoundQuery, columns: Sequence[str] | None) -> str:
     """The view's query as the planner takes it: relations by their planning names. Refuses system relations."""
 
     def leaf(target: object) -> str:

@@ -32,7 +32,7 @@ from headrace.session.execution.row_writes import RowChange, key_wanted, plan_ro
 from headrace.session.execution.select import compute, describe
 from headrace.session.execution.simple import constant_value
 from headrace.session.execution.targets import check_not_null, ignores, plain_items, target_columns, target_table
-from headrace.session.names import Bound, label, names_of, null_relation
+from headrace.session.names import BoundQuery, label, names_of, null_relation
 from headrace.session.result import Result, ResultColumn
 from headrace.session.system.functions import localize
 from headrace.session.transactions import Transaction
@@ -81,7 +81,7 @@ def _insert_large(
     context: Context, transaction: Transaction, record: ObjectRecord, columns: Sequence[Column], query: Query,
     listed: bool, ignore: bool,
 ) -> Runs:  # fmt: skip
-    bound = Bound(localize(context, query), names_of(context))
+    bound = BoundQuery(localize(context, query), names_of(context))
     width = len(describe(context, bound))
     _check_width(width, len(columns), listed)
     given = {c.name for c in columns[:width]}
@@ -158,7 +158,7 @@ def default_value(context: Context, record: ObjectRecord, column: Column) -> obj
     if known:
         return value
     query = localize(context, parse_query(f"SELECT {text}"))
-    bound = Bound(query, replace(names_of(context), zone=zone))
+    bound = BoundQuery(query, replace(names_of(context), zone=zone))
     wanted = AssignedQuery(bound, [column], lambda found, inner: assigned(found, inner, [column], zone))
     table = rows_of(context, wanted)
     return table.column(0)[0].as_py()
@@ -167,7 +167,7 @@ def default_value(context: Context, record: ObjectRecord, column: Column) -> obj
 def _from_query(
     context: Context, record: ObjectRecord, targets: Sequence[Column], query: Query, exact: bool = False
 ) -> pa.Table:
-    bound = Bound(localize(context, query), names_of(context))
+    bound = BoundQuery(localize(context, query), names_of(context))
 
     def wrap(found: list[ResultColumn], text: str) -> str:
         _check_width(len(found), len(targets), exact)
@@ -269,10 +269,10 @@ def _is_large(transaction: Transaction, record: ObjectRecord, wanted: Returning 
     return wanted is None and transaction.work.stored_rows(record.id) > ROWS_AT_MOST
 
 
-def _bound(context: Context, record: ObjectRecord, query: Query, joined: bool) -> Bound:
+def _bound(context: Context, record: ObjectRecord, query: Query, joined: bool) -> BoundQuery:
     if joined and not record.primary_key:
         raise NotSupported("UPDATE ... FROM and DELETE ... USING on a table without a primary key")
-    bound = Bound(localize(context, query), names_of(context))
+    bound = BoundQuery(localize(context, query), names_of(context))
     if any(inner.as_of() for inner in bound.queries()):
         raise NotSupported(
             "FOR SYSTEM_TIME AS OF in UPDATE and DELETE",
@@ -281,7 +281,7 @@ def _bound(context: Context, record: ObjectRecord, query: Query, joined: bool) -
     return bound
 
 
-def _assigned_to(targets: Sequence[Column], bound: Bound, key: Key | None) -> AssignedQuery:
+def _assigned_to(targets: Sequence[Column], bound: BoundQuery, key: Key | None) -> AssignedQuery:
     return AssignedQuery(bound, targets, lambda columns, text: assigned(columns, text, targets, bound.zone), key)
 
 
@@ -397,7 +397,7 @@ def _infer_deleted(context: Context, statement: st.Delete, types: list[str | Non
 
 def _infer(context: Context, queries: list[Query], returned: Returning | None, types: list[str | None]) -> None:
     for query in [*queries, *([] if returned is None else [returned.query])]:
-        types[:] = Bound(query, names_of(context)).parameter_types(types)
+        types[:] = BoundQuery(query, names_of(context)).parameter_types(types)
 
 
 def _row_handler(

@@ -17,7 +17,7 @@ from headrace.session.context import Context
 from headrace.session.execution.assignment import assigned
 from headrace.session.execution.select import describe
 from headrace.session.execution.targets import is_required, target_columns
-from headrace.session.names import Bound, kind_name, label, names_of
+from headrace.session.names import BoundQuery, kind_name, label, names_of
 from headrace.sql import statements as st
 from headrace.sql.binder.spark import quoted
 
@@ -99,7 +99,7 @@ def _check_type(target: ObjectRecord, kind: str, options: Mapping[str, str]) -> 
         )
 
 
-def rows_text(context: Context, statement: st.CreateSink, bound: Bound, target: ObjectRecord, text: str) -> str:
+def rows_text(context: Context, statement: st.CreateSink, bound: BoundQuery, target: ObjectRecord, text: str) -> str:
     """The query, in Spark SQL, as rows of the table in the order in which these are stored.
 
     Raises `SyntaxFault` for too many or too few columns, `DatatypeMismatch`, `NotNullViolation` and `NotSupported` for

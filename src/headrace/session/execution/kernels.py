@@ -19,7 +19,7 @@ from headrace.session.context import Context
 from headrace.session.execution.select import compute
 from headrace.session.execution.snapshots import open_snapshot
 from headrace.session.kernel_plans import Wrap, leaf_name
-from headrace.session.names import Bound
+from headrace.session.names import BoundQuery
 from headrace.state.arrangement import Arrangement
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ _TEXT_CHARS_AT_MOST = 10_000
 class AssignedQuery:
     """A query whose rows are assigned to columns of a table: its values are cast to their types."""
 
-    bound: Bound
+    bound: BoundQuery
     targets: Sequence[Column]
     wrap: Wrap
     """Spark SQL with these casts around the query's text."""
@@ -105,7 +105,7 @@ def _run(plan: KernelQuery, batches: Iterator[pa.RecordBatch]) -> pa.Table | Non
         return None
 
 
-def _only_table(bound: Bound) -> tuple[ObjectRecord | None, bool]:
+def _only_table(bound: BoundQuery) -> tuple[ObjectRecord | None, bool]:
     """The table that a query reads, or None for one that reads nothing; and whether that is all there is to it."""
     selects = list(bound.query.tree.find_all(exp.Select))
     targets = list(bound.targets.values())

@@ -36,7 +36,7 @@ from headrace.session.execution.kernels import AssignedQuery, kernels_over_table
 from headrace.session.execution.select import describe, frame_of
 from headrace.session.execution.snapshots import open_snapshot
 from headrace.session.execution.targets import is_required
-from headrace.session.names import Bound, label
+from headrace.session.names import BoundQuery, label
 from headrace.session.result import ResultColumn
 from headrace.sql.binder.spark import quoted
 from headrace.state.proof import confirm
@@ -53,7 +53,7 @@ Wrap = Callable[[list[ResultColumn], str], str]
 
 
 def insert_large(
-    context: Context, transaction: Transaction, record: ObjectRecord, targets: Sequence[Column], bound: Bound,
+    context: Context, transaction: Transaction, record: ObjectRecord, targets: Sequence[Column], bound: BoundQuery,
     defaults: Mapping[str, pa.Array], *, ignore: bool,
 ) -> Written:  # fmt: skip
     """INSERT of a query's rows; `defaults` are the values of the columns that are not among the targets."""
@@ -116,7 +116,7 @@ def _added(rows: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def delete_large(
-    context: Context, transaction: Transaction, record: ObjectRecord, bound: Bound, *, joined: bool
+    context: Context, transaction: Transaction, record: ObjectRecord, bound: BoundQuery, *, joined: bool
 ) -> Written:  # fmt: skip
     """DELETE: the rows that a query finds are taken back."""
 
@@ -129,7 +129,7 @@ def delete_large(
 
 
 def update_large(
-    context: Context, transaction: Transaction, record: ObjectRecord, targets: Sequence[Column], bound: Bound, *,
+    context: Context, transaction: Transaction, record: ObjectRecord, targets: Sequence[Column], bound: BoundQuery, *,
     joined: bool,
 ) -> Written:  # fmt: skip
     """UPDATE: the rows that a query finds are taken back, and others put in their place.
@@ -176,7 +176,7 @@ def _convert(
 
 
 def _write(
-    context: Context, transaction: Transaction, record: ObjectRecord, bound: Bound, wrap: Wrap, convert: ToChanges,
+    context: Context, transaction: Transaction, record: ObjectRecord, bound: BoundQuery, wrap: Wrap, convert: ToChanges,
     on_conflict: str, *, looks_up: bool, wanted: AssignedQuery | None = None,
 ) -> Written:  # fmt: skip
     """Write what a query says to a table, as part of a transaction.

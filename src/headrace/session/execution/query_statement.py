@@ -13,7 +13,7 @@ from headrace.session.context import Context
 from headrace.session.execution.handler import Columns, Handler, Types
 from headrace.session.execution.select import describe_query, frame_of, select
 from headrace.session.execution.snapshots import open_snapshot
-from headrace.session.names import Bound, names_of
+from headrace.session.names import BoundQuery, names_of
 from headrace.session.reading.explaining import explained
 from headrace.session.reading.planning import PlannedRead, plan_read
 from headrace.session.result import Result
@@ -41,7 +41,7 @@ def describe(context: Context, statement: st.Select, types: Types) -> Columns:
 def infer(context: Context, statement: st.Select, types: list[str | None]) -> None:
     """Fill in types from where parameters stand; what is wrong with the query comes up later."""
     try:
-        bound = Bound(statement.query, names_of(context))
+        bound = BoundQuery(statement.query, names_of(context))
         types[:] = bound.parameter_types(types)
         found = _compared(statement.query.tree, {c: t for cs in bound.schema().values() for c, t in cs.items()})
     except HeadraceError:
@@ -70,10 +70,10 @@ def explain(context: Context, statement: st.Select) -> list[str]:
     planned = plan_read(context, statement.query)
     if planned is not None:
         return explained(planned.plan)
-    return query_plan(context, Bound(localize(context, statement.query), names_of(context)))
+    return query_plan(context, BoundQuery(localize(context, statement.query), names_of(context)))
 
 
-def query_plan(context: Context, bound: Bound) -> list[str]:
+def query_plan(context: Context, bound: BoundQuery) -> list[str]:
     """Spark's physical plan."""
     with ExitStack() as stack:
         frame = frame_of(context, bound, open_snapshot(context, bound, stack))

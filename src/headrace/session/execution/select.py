@@ -19,7 +19,7 @@ from headrace.session.engine import columns_of
 from headrace.session.execution.simple import constant_row
 from headrace.session.execution.snapshots import open_snapshot
 from headrace.session.introspection import asked
-from headrace.session.names import Bound, Target, names_of, null_relation
+from headrace.session.names import BoundQuery, Target, names_of, null_relation
 from headrace.session.reading.planning import PlannedRead, plan_read, read_here
 from headrace.session.result import Notice, Result, ResultColumn, closing_if_possible
 from headrace.session.system.functions import localize
@@ -152,7 +152,7 @@ def _select_otherwise(context: Context, query: Query) -> Result:
     if constant is not None:
         columns, row = constant
         return Result("SELECT", columns, iter([row]))
-    bound = Bound(query, names_of(context))
+    bound = BoundQuery(query, names_of(context))
     with ExitStack() as stack:
         snapshot = open_snapshot(context, bound, stack)
         frame = frame_of(context, bound, snapshot)
@@ -188,7 +188,7 @@ def _computed(context: Context, frame: DataFrame, text: str) -> Iterator[pa.Reco
                 yield from batches
 
 
-def compute(context: Context, bound: Bound, wrap: Callable[[list[ResultColumn], str], str]) -> pa.Table:
+def compute(context: Context, bound: BoundQuery, wrap: Callable[[list[ResultColumn], str], str]) -> pa.Table:
     """All rows of a query after `wrap` has put more Spark SQL around its text."""
     with ExitStack() as stack:
         snapshot = open_snapshot(context, bound, stack)
@@ -201,7 +201,7 @@ def compute(context: Context, bound: Bound, wrap: Callable[[list[ResultColumn], 
     return pa.Table.from_batches(batches)
 
 
-def describe(context: Context, bound: Bound) -> list[ResultColumn]:
+def describe(context: Context, bound: BoundQuery) -> list[ResultColumn]:
     """The columns of a query, without running it."""
     with context.jobs.running(bound.query.text):
         return context.engine.analyze(bound.spark(lambda target: null_relation(target.columns)))
@@ -219,11 +219,13 @@ def describe_query(context: Context, query: Query) -> list[ResultColumn]:
     constant = constant_row(query, context.zone)
     if constant is not None:
         return constant[0]
-    bound = Bound(query, names_of(context))
+    bound = BoundQuery(query, names_of(context))
     return describe(context, bound)
 
 
-def frame_of(context: Context, bound: Bound, snapshot: Snapshot | None, wrap: Callable[[str], str] = str) -> DataFrame:
+def frame_of(
+    context: Context, bound: BoundQuery, snapshot: Snapshot | None, wrap: Callable[[str], str] = str
+) -> DataFrame:
     """The query over a snapshot as a Spark DataFrame."""
     engine = context.engine
     mentioned = _mentioned(bound)
@@ -262,7 +264,7 @@ def pruned(columns: Sequence[Column], mentioned: frozenset[str] | None) -> list[
     return [c.name for c in columns if c.name in mentioned] or [columns[0].name]
 
 
-def _mentioned(bound: Bound) -> frozenset[str] | None:
+def _mentioned(bound: BoundQuery) -> frozenset[str] | None:
     """Every identifier of the query and its views; None where it may mean columns that it does not name."""
     found: set[str] = set()
     for query in bound.queries():

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 from headrace.session.context import Context
 from headrace.session.execution.as_of import as_of_epoch, within_complete
-from headrace.session.names import Bound
+from headrace.session.names import BoundQuery
 
 if TYPE_CHECKING:
     from headrace.coordinator.reads import Snapshot
 
 
 def open_snapshot(
-    context: Context, bound: Bound, stack: ExitStack, point: tuple[int, tuple[object, ...]] | None = None
+    context: Context, bound: BoundQuery, stack: ExitStack, point: tuple[int, tuple[object, ...]] | None = None
 ) -> Snapshot | None:  # fmt: skip
     """What a query reads of relations and state tables, pinned until the stack ends; None where that is nothing.
 
@@ -31,7 +31,7 @@ def open_snapshot(
 
 
 def _open_relations(
-    context: Context, bound: Bound, stack: ExitStack, point: tuple[int, tuple[object, ...]] | None
+    context: Context, bound: BoundQuery, stack: ExitStack, point: tuple[int, tuple[object, ...]] | None
 ) -> Snapshot | None:  # fmt: skip
     relations = bound.relations()
     if not relations:

@@ -31,7 +31,7 @@ from headrace.session.names import kind_name, label, names_of
 from headrace.session.result import Result, ResultColumn
 from headrace.sql import statements as st
 from headrace.sql.subscriptions import duration_ms
-from headrace.state.changelog import OPERATIONS, Piece, Position
+from headrace.state.changelog import OPERATIONS, ChangePiece, LogPosition
 from headrace.state.kernels.equality import Ints
 
 PROGRESS: Final = "Progress"
@@ -85,7 +85,7 @@ def _require_readable(context: Context, record: ObjectRecord, name: object) -> N
     context.rights.require("r", record)
 
 
-class Reader:
+class ChangeReader:
     """One reader of one relation: a position, and the piece that it has begun."""
 
     def __init__(self, context: Context, target: ObjectRecord, since: st.Since, *, holds: bool) -> None:
@@ -104,10 +104,10 @@ class Reader:
             raise
         self.last: int | None = None
         """The epoch with which it ends; None where it goes on for ever."""
-        self._piece: Piece | None = None
+        self._piece: ChangePiece | None = None
         self._taken = 0
 
-    def _start(self, since: st.Since, history: int) -> Position:
+    def _start(self, since: st.Since, history: int) -> LogPosition:
         if since.what == "now":
             return self.feed.newest()
         if since.what == "begin":
@@ -115,14 +115,14 @@ class Reader:
         if since.what == "full":
             return self.feed.whole()
         if since.what == "position":
-            return self.feed.at(Position.parse(since.position))
+            return self.feed.at(LogPosition.parse(since.position))
         coordinator = self._context.coordinator
         # Epochs may be ahead of the clock, after a crash or where it was put back.
         if since.at_ms > max(self._context.clock.now_ms(), epoch_ms(coordinator.current_epoch())):
             raise InvalidParameter(
                 f"SINCE {since.at_ms} is in the future", hint="give Unix time in milliseconds, or now()"
             )
-        return self.feed.at(Position(max(from_unix_ms(since.at_ms) - 1, 0)))
+        return self.feed.at(LogPosition(max(from_unix_ms(since.at_ms) - 1, 0)))
 
     def _require(self) -> None:
         """Raise what speaks against reading on: the rights of now, and what was dropped."""
@@ -132,7 +132,7 @@ class Reader:
         self.relation = objects.get(self.relation.id, self.relation)
         self._context.rights.require("r", self.relation)
 
-    def rows(self, most: int | None) -> Iterator[tuple[Piece, int, int]]:
+    def rows(self, most: int | None) -> Iterator[tuple[ChangePiece, int, int]]:
         """What there is now, up to so many rows and the last epoch: pieces, and from where to where.
 
         The position moves along. Where the end of an epoch that was begun, or of the content, turns out to have no
@@ -174,7 +174,7 @@ class Reader:
     def _is_up_to_date(self) -> bool:
         return not self.feed.wait(self.position, 0.0)
 
-    def _read(self) -> Piece:
+    def _read(self) -> ChangePiece:
         context = self._context
         try:
             piece = self.feed.read(self.position, self.last)
@@ -220,7 +220,7 @@ class SubscriptionCursor:
 
     def __init__(self, context: Context, statement: st.DeclareSubscriptionCursor, subscription: ObjectRecord) -> None:
         self.name, self.subscription = statement.name, subscription
-        self.reader = Reader(context, subscription, statement.since, holds=False)
+        self.reader = ChangeReader(context, subscription, statement.since, holds=False)
         columns = [ResultColumn(c.name, c.type) for c in self.reader.relation.columns]
         self.columns = [*columns, ResultColumn("op", "string"), ResultColumn("rw_timestamp", "bigint")]
 
@@ -246,7 +246,7 @@ class SubscriptionCursor:
             if found or not self.reader.wait(max(until_s - time.monotonic(), 0.0)):
                 return
 
-    def _batch(self, piece: Piece, low: int, high: int) -> pa.RecordBatch:
+    def _batch(self, piece: ChangePiece, low: int, high: int) -> pa.RecordBatch:
         at = piece.places(low, high)
         times = pa.array((piece.epochs[at] >> COUNTER_BITS) + EPOCH_START_MS)
         if piece.content:
@@ -259,7 +259,7 @@ class SubscriptionCursor:
         self.reader.close()
 
 
-def data_of(piece: Piece, at: Ints, columns: Sequence[ResultColumn]) -> list[pa.Array]:
+def data_of(piece: ChangePiece, at: Ints, columns: Sequence[ResultColumn]) -> list[pa.Array]:
     """The relation's columns of rows of a piece."""
     index = pa.array(at)
     found = [piece.rows.column(c.name).take(index) for c in columns]
@@ -267,7 +267,7 @@ def data_of(piece: Piece, at: Ints, columns: Sequence[ResultColumn]) -> list[pa.
     return [a if a.type == kind else pc.cast(a, kind) for a, kind in zip(found, kinds)]
 
 
-def operations_of(piece: Piece, at: Ints) -> pa.Array:
+def operations_of(piece: ChangePiece, at: Ints) -> pa.Array:
     """What happens to rows of a piece, in a word each."""
     return pa.array(_NAMES).take(pa.array(piece.operations[at]))
 
@@ -320,7 +320,7 @@ def followed(context: Context, name: st.TableName) -> ObjectRecord:
 def copy_subscribe(context: Context, statement: st.CopySubscribe) -> Result:
     """COPY (SUBSCRIBE ...) TO STDOUT: changes as they come, until the client cancels."""
     found = followed(context, statement.target)
-    reader = Reader(context, found, statement.since, holds=True)
+    reader = ChangeReader(context, found, statement.since, holds=True)
     own = [ResultColumn("epoch", "bigint"), ResultColumn("op", "string")]
     columns = [*own, *(ResultColumn(c.name, c.type) for c in reader.relation.columns)]
     try:
@@ -337,7 +337,7 @@ def copy_subscribe(context: Context, statement: st.CopySubscribe) -> Result:
 class _Followed:
     """The rows of COPY (SUBSCRIBE ...): unless it ends, there is always a next one, though it may be long in coming."""
 
-    def __init__(self, reader: Reader, columns: list[ResultColumn], progress: bool) -> None:
+    def __init__(self, reader: ChangeReader, columns: list[ResultColumn], progress: bool) -> None:
         self._reader = reader
         self._columns = columns
         self._progress = progress
@@ -374,7 +374,7 @@ class _Followed:
                     told = reader.position.epoch
                     yield self._told(told)
 
-    def _batch(self, piece: Piece, low: int, high: int) -> pa.RecordBatch:
+    def _batch(self, piece: ChangePiece, low: int, high: int) -> pa.RecordBatch:
         at = piece.places(low, high)
         columns = [pa.array(piece.epochs[at]), operations_of(piece, at), *data_of(piece, at, self._columns[2:])]
         return pa.RecordBatch.from_arrays(columns, names=[c.name for c in self._columns])
@@ -392,6 +392,6 @@ HANDLERS: Final = (
 
 
 __all__ = [
-    "PROGRESS", "Reader", "SubscriptionCursor", "copy_subscribe", "data_of", "declare", "fetch", "followed",
+    "PROGRESS", "ChangeReader", "SubscriptionCursor", "copy_subscribe", "data_of", "declare", "fetch", "followed",
     "operations_of", "subscription_of", "with_retention",
 ]  # fmt: skip

@@ -22,7 +22,7 @@ from headrace.session.execution.ddl import (
 from headrace.session.execution.existing import taken
 from headrace.session.execution.handler import Handler
 from headrace.session.execution.select import describe
-from headrace.session.names import Bound, names_of
+from headrace.session.names import BoundQuery, names_of
 from headrace.session.result import Result
 from headrace.session.system.functions import localize
 from headrace.sql import statements as st
@@ -37,7 +37,7 @@ def create_view(context: Context, statement: st.CreateView) -> Result:
     if found is not None:
         return found
     names = names_of(context)
-    bound = Bound(statement.query, names)  # as it is read: what asks about a session has no value there
+    bound = BoundQuery(statement.query, names)  # as it is read: what asks about a session has no value there
     columns = columns_from(describe(context, bound), statement.columns)
     content = ViewContent(query=statement.query.text, search_path=tuple(names.search_path), typed=bound.typed)
     context.coordinator.create_relation(
@@ -54,7 +54,7 @@ def create_materialized_view(context: Context, statement: st.CreateMaterializedV
     found = taken(context, statement.name, statement.if_not_exists, tag)
     if found is not None:
         return found
-    bound = Bound(localize(context, statement.query), names_of(context))
+    bound = BoundQuery(localize(context, statement.query), names_of(context))
     text = planned_text(bound, statement.columns)
     options = dict(statement.options)
     # What waits for windows to close needs the watermark that its joins pass on.
@@ -91,7 +91,7 @@ def create_sink(context: Context, statement: st.CreateSink) -> Result:
     return Result("CREATE SINK")
 
 
-def _create_sink_into(context: Context, statement: st.CreateSink, bound: Bound) -> Result:
+def _create_sink_into(context: Context, statement: st.CreateSink, bound: BoundQuery) -> Result:
     """CREATE SINK ... INTO a table."""
     wanted = into.into_table(context, statement)
     text = into.rows_text(context, statement, bound, wanted.target, planned_text(bound, None))
@@ -104,18 +104,18 @@ def _create_sink_into(context: Context, statement: st.CreateSink, bound: Bound) 
     return Result("CREATE SINK")
 
 
-def sink_query(context: Context, statement: st.CreateSink) -> Bound:
+def sink_query(context: Context, statement: st.CreateSink) -> BoundQuery:
     """The query whose changes go into a sink."""
     query = statement.query
     if query is None:
         assert statement.source is not None
         parts = [p for p in (statement.source.schema, statement.source.name) if p is not None]
         query = parse_query("SELECT * FROM " + ".".join('"' + p.replace('"', '""') + '"' for p in parts))
-    return Bound(localize(context, query), names_of(context))
+    return BoundQuery(localize(context, query), names_of(context))
 
 
 def incremental_plan(
-    context: Context, bound: Bound, columns: Sequence[str] | None = None, on_window_close: bool = False,
+    context: Context, bound: BoundQuery, columns: Sequence[str] | None = None, on_window_close: bool = False,
     options: Mapping[str, str] | None = None,
 ) -> list[str]:  # fmt: skip
     """The operators that would keep a view of this query up to date."""
@@ -148,7 +148,7 @@ def sink_plan(context: Context, statement: st.CreateSink) -> list[str]:
 
 
 def _explain_view(context: Context, statement: st.CreateMaterializedView) -> list[str]:
-    bound = Bound(localize(context, statement.query), names_of(context))
+    bound = BoundQuery(localize(context, statement.query), names_of(context))
     return incremental_plan(context, bound, statement.columns, statement.emit_on_window_close, statement.options)
 
 

@@ -19,7 +19,7 @@ from headrace.errors import NotSupported, UndefinedFunction, UndefinedTable
 from headrace.session.introspection import nodes
 from headrace.session.introspection.functions import MACROS, NATIVE, RIGHTS, macro_name, table_name
 from headrace.sql.binder.names import output_name
-from headrace.sql.postgres import Parsed, parse_statement
+from headrace.sql.postgres import ParsedStatement, parse_statement
 
 SCHEMAS: Final = ("pg_catalog", "information_schema", "rw_catalog")
 """The schemas whose relations are looked up here."""
@@ -65,7 +65,7 @@ _RIGHTS: Final = {
 class Rewriter:
     """Rewrites one query, and gathers the relations, macros and values that it needs."""
 
-    parsed: Parsed
+    parsed: ParsedStatement
     value_of: Callable[..., str | int | bool | list[str] | None]
     """What the session says: `current_user`, or `current_setting` with its arguments."""
     resolve: Callable[[str, str], int]

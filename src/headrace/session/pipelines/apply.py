@@ -18,9 +18,9 @@ from headrace.errors import DatatypeMismatch, DependentObjectsExist, DuplicateOb
 from headrace.session import frames, functions
 from headrace.session.execution import ddl, fed, routines
 from headrace.session.execution.in_transaction import write
-from headrace.session.names import Bound, label, names_of
+from headrace.session.names import BoundQuery, label, names_of
 from headrace.session.pipelines.definitions import Pipeline
-from headrace.session.pipelines.graph import Graph, Node
+from headrace.session.pipelines.graph import PipelineGraph, PipelineNode
 from headrace.session.session import Session
 from headrace.session.system.functions import localize
 from headrace.sql.parser import parse_one, parse_query
@@ -29,15 +29,15 @@ from headrace.state.changes import TableChange
 from headrace.state.kernels import concat
 
 State = Literal["create", "unchanged", "changed", "replace", "inline"]
-Progress = Callable[["Step", bool], None]
+Progress = Callable[["ApplyStep", bool], None]
 """Told of a step before it is taken (False) and after (True)."""
 
 
 @dataclass
-class Step:
+class ApplyStep:
     """What `apply` does with one definition: create, leave alone or replace it."""
 
-    node: Node
+    node: PipelineNode
     state: State
 
 
@@ -52,10 +52,10 @@ class Plan:
         self._session = session
         self._pipeline = pipeline
         self._context = session.context
-        graph = Graph(session.context, pipeline)
+        graph = PipelineGraph(session.context, pipeline)
         made = self._make_functions(graph.functions())
         self.steps = [
-            Step(node, "create" if node.name in made else self._state(node)) for node in graph.build().values()
+            ApplyStep(node, "create" if node.name in made else self._state(node)) for node in graph.build().values()
         ]
         self._by_name = {step.node.name: step for step in self.steps}
 
@@ -64,7 +64,7 @@ class Plan:
     def _record(self, name: str) -> ObjectRecord | None:
         return names_of(self._context).find(TableName(None, name))
 
-    def _state(self, node: Node) -> State:
+    def _state(self, node: PipelineNode) -> State:
         if not node.stored:
             return "inline"
         record = self._record(node.name)
@@ -73,14 +73,14 @@ class Plan:
         made_by = record.content.pipeline
         return "unchanged" if made_by is not None and made_by.digest == node.digest else "changed"
 
-    def _make_functions(self, nodes: Iterable[Node]) -> set[str]:
+    def _make_functions(self, nodes: Iterable[PipelineNode]) -> set[str]:
         """Functions first: views cannot be analyzed without them. One that has changed is left for `run`."""
         missing = [node for node in nodes if self._state(node) == "create"]
         for node in missing:
             self._create(node)
         return {node.name for node in missing}
 
-    def changed(self) -> list[Step]:
+    def changed(self) -> list[ApplyStep]:
         """Steps whose object was made by another definition."""
         return [step for step in self.steps if step.state == "changed"]
 
@@ -134,7 +134,7 @@ class Plan:
             routines.forget(self._context, record)
             self._by_name[record.name].state = "replace"
 
-    def _create(self, node: Node) -> None:
+    def _create(self, node: PipelineNode) -> None:
         definition, session, context = node.definition, self._session, self._context
         context.pipeline = MadeBy(digest=node.digest, comment=definition.comment)
         try:
@@ -153,7 +153,7 @@ class Plan:
         finally:
             context.pipeline = None
 
-    def _create_function(self, node: Node) -> None:
+    def _create_function(self, node: PipelineNode) -> None:
         definition, given = node.definition, node.definition.arguments
         routines.create(
             self._context, TableName(None, node.name),
@@ -163,11 +163,11 @@ class Plan:
             f"-- Python function at {definition.place}",
         )  # fmt: skip
 
-    def _create_view(self, node: Node) -> None:
+    def _create_view(self, node: PipelineNode) -> None:
         context, name, options = self._context, TableName(None, node.name), dict(node.definition.options)
         closing = bool(node.definition.arguments.get("on_window_close"))
         if node.sql is not None:
-            bound = Bound(localize(context, parse_query(node.sql)), names_of(context))
+            bound = BoundQuery(localize(context, parse_query(node.sql)), names_of(context))
             text = ddl.planned_text(bound, None)
             content = MaterializedViewContent(spark_sql=text, emit_on_window_close=closing)
             ddl.create_planned(context, name, text, content, node.sql, options, bound.dependencies())
@@ -218,4 +218,4 @@ def rows_of(record: ObjectRecord, rows: Any) -> pa.Table:
         ) from None
 
 
-__all__ = ["PipelineChanged", "Plan", "Step"]
+__all__ = ["PipelineChanged", "Plan", "ApplyStep"]

@@ -24,7 +24,7 @@ from headrace.plan.types import spark_of
 from headrace.session.context import Context
 from headrace.session.execution import connections
 from headrace.session.execution.select import describe
-from headrace.session.names import Bound, Names, names_of
+from headrace.session.names import BoundQuery, Names, names_of
 from headrace.session.pipelines.definitions import Definition, Pipeline
 from headrace.session.pipelines.digest import code_parts, digest
 from headrace.session.system.functions import localize
@@ -40,7 +40,7 @@ class PipelineCycle(StatementError):
 
 
 @dataclass
-class Node:
+class PipelineNode:
     """A definition, evaluated: what it reads, its columns, and a digest of all that it means.
 
     `sql` is the statement that creates it, or a view's query; a view made of a DataFrame has none.
@@ -68,7 +68,7 @@ class Node:
 class _Overlay(Names):
     """Look-up of names, definitions of the pipeline first."""
 
-    nodes: Mapping[str, Node] = field(default_factory=dict)
+    nodes: Mapping[str, PipelineNode] = field(default_factory=dict)
 
     def find(self, name: TableName) -> ObjectRecord | None:
         node = self.nodes.get(name.name) if name.schema in (None, "public") else None
@@ -77,14 +77,14 @@ class _Overlay(Names):
         number = -1 - list(self.nodes).index(name.name)
         return ObjectRecord(number, self._content(node), "public", name.name, node.columns)
 
-    def _content(self, node: Node) -> Content:
+    def _content(self, node: PipelineNode) -> Content:
         if node.definition.kind == "view":
             assert node.sql is not None  # else it is not stored
             return ViewContent(query=node.sql, search_path=self.search_path, typed=True)
         return CONTENTS[node.definition.kind.replace(" ", "_")]()
 
 
-class Graph:
+class PipelineGraph:
     """The nodes of a pipeline, each after all that it reads. Functions come first: they must be in the database."""
 
     def __init__(self, context: Context, pipeline: Pipeline):
@@ -92,19 +92,19 @@ class Graph:
         self._pipeline = pipeline
         self._bridge: Bridge = context.planner.bridge
         self._open: list[str] = []
-        self.nodes: dict[str, Node] = {}
+        self.nodes: dict[str, PipelineNode] = {}
 
-    def functions(self) -> list[Node]:
+    def functions(self) -> list[PipelineNode]:
         """The pipeline's functions; they read nothing."""
         return [self.node(d.name) for d in self._pipeline.definitions.values() if d.kind == "function"]
 
-    def build(self) -> dict[str, Node]:
+    def build(self) -> dict[str, PipelineNode]:
         """Evaluate every definition. Raises `PipelineCycle`, and what a definition raises, with its place as detail."""
         for name in self._pipeline.definitions:
             self.node(name)
         return self.nodes
 
-    def node(self, name: str) -> Node:
+    def node(self, name: str) -> PipelineNode:
         """The evaluated definition of a name, and before it all that it reads."""
         if name in self.nodes:
             return self.nodes[name]
@@ -130,8 +130,8 @@ class Graph:
         self.nodes[name] = node
         return node
 
-    def _evaluated(self, definition: Definition) -> Node:
-        node = Node(definition)
+    def _evaluated(self, definition: Definition) -> PipelineNode:
+        node = PipelineNode(definition)
         parts: list[Any] = [definition.kind, dict(definition.options)]
         if definition.kind == "function":
             arguments = dict(definition.arguments)
@@ -157,7 +157,7 @@ class Graph:
         values = self._context.coordinator.secrets(given.secrets)
         return tuple(infer_columns(given.options, values))
 
-    def _query(self, node: Node) -> Any:
+    def _query(self, node: PipelineNode) -> Any:
         """Evaluate the function of a view; what its digest is made of."""
         with self._pipeline.reading(lambda name: self._read(node, name)):
             found = node.definition.function()
@@ -172,7 +172,7 @@ class Graph:
         node.columns = tuple(Column(a.name, spark_of(a).simpleString()) for a in analyzed.output)
         return [canonical(analyzed.text, {}), list(_code(self._bridge, analyzed))]
 
-    def _sql(self, node: Node, text: str) -> Any:
+    def _sql(self, node: PipelineNode, text: str) -> Any:
         query = parse_query(text)
         for name in sorted(query.tables(), key=str):
             if name.schema in (None, "public") and name.name in self._pipeline.definitions:
@@ -186,12 +186,12 @@ class Graph:
             self._note(node, function)
         names = names_of(self._context)
         overlay = _Overlay(names.catalog, names.search_path, zone=names.zone, nodes=self.nodes)
-        bound = Bound(localize(self._context, query), overlay)
+        bound = BoundQuery(localize(self._context, query), overlay)
         node.columns = tuple(Column(c.name, c.type) for c in describe(self._context, bound))
         node.sql = text.strip()
         return " ".join(text.split())
 
-    def _read(self, node: Node, name: str) -> DataFrame:
+    def _read(self, node: PipelineNode, name: str) -> DataFrame:
         if name in self._pipeline.definitions:
             other = self.node(name)
             self._note(node, name)
@@ -205,7 +205,7 @@ class Graph:
         schema = StructType([StructField(c.name, bridge.spark_type_of(c.type), True) for c in columns])
         return bridge.relation(schema).alias(name)
 
-    def _note(self, node: Node, name: str) -> None:
+    def _note(self, node: PipelineNode, name: str) -> None:
         if name not in node.reads:
             node.reads.append(name)
 

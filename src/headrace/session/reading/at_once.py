@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from headrace.coordinator.reads import Later
 from headrace.coordinator.writes.layout import Row
-from headrace.dataflow.operators.expressions import Rows
+from headrace.dataflow.operators.expressions import RowColumns
 from headrace.session.context import Context
 from headrace.session.reading.planning import PlannedRead
 from headrace.session.reading.plans import ReadPlan, Steps
@@ -65,7 +65,7 @@ def _batch(plan: ReadPlan, values: Sequence[Any]) -> Iterator[pa.RecordBatch]:
 def _computed(plan: ReadPlan, steps: Steps, row: Row) -> pa.RecordBatch | None:
     """What the query makes of the only row that it reads; None for nothing. Raises what kernels do."""
     read = [pa.array((row[at],), kind) for at, kind in zip(plan.places, plan.read_kinds, strict=True)]
-    rows = Rows.of(read, 1)
+    rows = RowColumns.of(read, 1)
     if steps.rest is not None:
         rows = rows.where(steps.rest)
     if not rows.length:

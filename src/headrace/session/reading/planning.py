@@ -13,7 +13,7 @@ from headrace.catalog.records import ObjectRecord
 from headrace.errors import HeadraceError, ObjectMissing, QueryCanceled, StorageError
 from headrace.session.context import Context
 from headrace.session.execution.snapshots import open_snapshot
-from headrace.session.names import Bound, names_of
+from headrace.session.names import BoundQuery, names_of
 from headrace.session.reading.plans import ReadPlan, read_plan
 from headrace.session.reading.running import constant_rows, snapshot_rows
 from headrace.session.reading.twins import NoTwin
@@ -32,7 +32,7 @@ SETTING = "enable_quick_reads"
 class PlannedRead:
     """A query that is answered here, with its plan."""
 
-    bound: Bound
+    bound: BoundQuery
     plan: ReadPlan
     timed: bool
     """Whether it says as of when it reads."""
@@ -50,7 +50,7 @@ def plan_read(context: Context, query: Query, types: Sequence[str | None] = ()) 
     localized = localize(context, query)
     if localized.offset is None or localized.change is not None:
         return None
-    bound = Bound(localized, names_of(context))
+    bound = BoundQuery(localized, names_of(context))
     targets = list(bound.targets.values())
     record = targets[0] if targets else None
     if bound.functions or len(targets) > 1 or not (record is None or _is_stored(record)):

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.common.columns import arrow_type
-from headrace.dataflow.operators.expressions import Column, Expression, Rows
+from headrace.dataflow.operators.expressions import Column, Expression, RowColumns
 from headrace.dataflow.operators.inputs import SnapshotScan
 from headrace.session.context import Context
 from headrace.session.execution.points import KeyScan, key_scan
@@ -39,7 +39,7 @@ class TooMuch(Exception):
 def constant_rows(plan: ReadPlan, values: Sequence[Any]) -> Iterator[pa.RecordBatch]:
     """The rows of a plan over no relation. Raises what `computed` does."""
     steps = plan.steps(values)
-    rows = Rows.of([], 1)
+    rows = RowColumns.of([], 1)
     if steps.where is not None:
         rows = rows.where(steps.where)
     taken = 0 if steps.offset or steps.limit == 0 else rows.length
@@ -71,7 +71,7 @@ def answered(
     kept = []
     for batch in stored:
         check()
-        rows = Rows.of(batch.columns, batch.num_rows)
+        rows = RowColumns.of(batch.columns, batch.num_rows)
         kept.append(rows if condition is None else rows.where(condition))
     if plan.aggregates:
         return iter([_total(plan, steps, kept)])
@@ -112,7 +112,7 @@ def _counted(plan: ReadPlan, stored: Iterable[pa.RecordBatch]) -> pa.RecordBatch
     return _batch(plan.columns, [pa.array([count], pa.int64())])
 
 
-def _total(plan: ReadPlan, steps: Steps, kept: Sequence[Rows]) -> pa.RecordBatch:
+def _total(plan: ReadPlan, steps: Steps, kept: Sequence[RowColumns]) -> pa.RecordBatch:
     """The one row of a query with aggregates."""
     found = totals(plan.aggregates, steps.over, kept, Column(len(plan.names)))
     kinds = [arrow_type(a.type.spark) for a in plan.aggregates]
@@ -120,7 +120,7 @@ def _total(plan: ReadPlan, steps: Steps, kept: Sequence[Rows]) -> pa.RecordBatch
         pa.repeat(value, 1).cast(kind) if isinstance(value, pa.Scalar) else pa.array([value], kind)
         for value, kind in zip(found, kinds, strict=True)
     ]
-    rows = Rows.of(arrays, 1)
+    rows = RowColumns.of(arrays, 1)
     return _batch(plan.columns, [rows.array(o) for o in steps.outputs])
 
 
@@ -134,7 +134,7 @@ def _handed_out(plan: ReadPlan, steps: Steps, stored: Iterator[pa.RecordBatch]) 
     return _expanded(plan, steps, columns)
 
 
-def _computed(plan: ReadPlan, steps: Steps, kept: Sequence[Rows]) -> Iterator[pa.RecordBatch]:
+def _computed(plan: ReadPlan, steps: Steps, kept: Sequence[RowColumns]) -> Iterator[pa.RecordBatch]:
     """What the query puts out for each stored row, in order, and in the last column how often the row is there."""
     weight = Column(len(plan.names))
     wanted = [*steps.outputs, weight, *(key.value for key in steps.order)]

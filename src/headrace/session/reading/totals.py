@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.dataflow.operators.exactness import ORDERED
-from headrace.dataflow.operators.expressions import Expression, Rows, UncertainValue
+from headrace.dataflow.operators.expressions import Expression, RowColumns, UncertainValue
 from headrace.session.reading.twins import NoTwin, Twins
 from headrace.sql.binder import tree as bt
 from headrace.state.kernels import checked
@@ -35,7 +35,10 @@ def total(at: Twins, found: bt.Aggregate) -> Expression | None:
 
 
 def totals(
-    aggregates: Sequence[bt.Aggregate], over: Sequence[Expression | None], rows: Iterable[Rows], weight: Expression
+    aggregates: Sequence[bt.Aggregate],
+    over: Sequence[Expression | None],
+    rows: Iterable[RowColumns],
+    weight: Expression,
 ) -> list[Any]:
     """The value of each aggregate. Raises `UncertainValue` for sums that may be too large, and what kernels raise."""
     kept: list[list[tuple[pa.Array | None, Ints]]] = [[] for _ in aggregates]

@@ -46,7 +46,7 @@ from headrace.sql.binder.tree import (
 )  # fmt: skip
 from headrace.sql.binder.types import Type
 from headrace.sql.binder.world import NOTHING, World
-from headrace.sql.postgres import Parsed
+from headrace.sql.postgres import ParsedStatement
 from headrace.sql.statements import TableName
 
 Columns = Callable[[TableName], Mapping[str, str] | None]
@@ -66,7 +66,7 @@ _SETS: Final = {pb.SETOP_UNION: "UNION", pb.SETOP_INTERSECT: "INTERSECT", pb.SET
 
 
 @dataclass(frozen=True)
-class Known:
+class BindingContext:
     """What the binder is told of the world: relations, functions that somebody created, values of the session."""
 
     columns: Columns
@@ -77,7 +77,7 @@ class Known:
 class Binder:
     """Binds one statement."""
 
-    def __init__(self, parsed: Parsed, known: Known):
+    def __init__(self, parsed: ParsedStatement, known: BindingContext):
         self._parsed = parsed
         self.known = known
         self.world = known.world
@@ -353,7 +353,7 @@ def _wrapped(query: Query, types: Sequence[Type]) -> Query:
     return Select(query.names, tuple(types), (), None, None, outputs, source, None, (), "", None, False)
 
 
-def bind_query(parsed: Parsed, known: Known) -> Query:
+def bind_query(parsed: ParsedStatement, known: BindingContext) -> Query:
     """The query that a statement is. Raises `NotBound`, or the errors that PostgreSQL has."""
     binder = Binder(parsed, known)
     with reporting(binder, parsed):
@@ -361,7 +361,7 @@ def bind_query(parsed: Parsed, known: Known) -> Query:
 
 
 @contextmanager
-def reporting(binder: Binder, parsed: Parsed) -> Iterator[None]:
+def reporting(binder: Binder, parsed: ParsedStatement) -> Iterator[None]:
     """What the block binds is bound in the session's zone, and its errors come out as the user sees them."""
     for what, location in parsed.refused:
         raise NotBound(what, location)

@@ -9,7 +9,7 @@ from headrace.common.zones import UTC, Zone
 from headrace.errors import DatatypeMismatch, HeadraceError
 from headrace.sql.binder import types as t
 from headrace.sql.binder import zones
-from headrace.sql.binder.bind import Binder, Known, reporting
+from headrace.sql.binder.bind import Binder, BindingContext, reporting
 from headrace.sql.binder.coerce import plain
 from headrace.sql.binder.expressions import Expressions
 from headrace.sql.binder.reading import NotBound, check, declare, inner, kind_of, refuse
@@ -17,7 +17,7 @@ from headrace.sql.binder.relations import Relations
 from headrace.sql.binder.scope import Item, Scope, Wrong
 from headrace.sql.binder.tree import Constant, Expr, Join, Output, Query, Relation, Select, SetOperation
 from headrace.sql.binder.types import Type
-from headrace.sql.postgres import Parsed, parse_statement
+from headrace.sql.postgres import ParsedStatement, parse_statement
 
 declare("UpdateStmt", "relation target_list where_clause from_clause returning_clause")
 declare("DeleteStmt", "relation using_clause where_clause returning_clause")
@@ -48,14 +48,14 @@ class Change:
     """The zone in which these were declared."""
 
 
-def bind_change(parsed: Parsed, known: Known, change: Change) -> Query:
+def bind_change(parsed: ParsedStatement, known: BindingContext, change: Change) -> Query:
     """The query. For an update it has the old columns, then `__new_<column>` for each assignment."""
     binder = Binder(parsed, known)
     with reporting(binder, parsed):
         return changed(binder, parsed, change)
 
 
-def changed(binder: Binder, parsed: Parsed, change: Change) -> Query:
+def changed(binder: Binder, parsed: ParsedStatement, change: Change) -> Query:
     """The same by a binder, which then knows the types of the statement's parameters."""
     if change.kind == "insert":
         return _inserted(binder, parsed, change)
@@ -67,13 +67,13 @@ def changed(binder: Binder, parsed: Parsed, change: Change) -> Query:
     return _Changed(binder, change).query(message)
 
 
-def _statement(parsed: Parsed, *kinds: str) -> Any:
+def _statement(parsed: ParsedStatement, *kinds: str) -> Any:
     if kind_of(parsed.tree) not in kinds:
         refuse("this statement")
     return inner(parsed.tree)
 
 
-def _inserted(binder: Binder, parsed: Parsed, change: Change) -> Query:
+def _inserted(binder: Binder, parsed: ParsedStatement, change: Change) -> Query:
     message = _statement(parsed, "InsertStmt")
     scope = Scope()
     for target, spark in zip(inner(message.select_stmt).target_list, change.types, strict=False):

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Final
 
 from headrace.errors import HeadraceError, NotSupported
-from headrace.sql.binder.bind import Binder, Known, bind_query, reporting
+from headrace.sql.binder.bind import Binder, BindingContext, bind_query, reporting
 from headrace.sql.binder.changes import Change, bind_change, changed
 from headrace.sql.binder.reading import NotBound
 from headrace.sql.binder.spark import spark_text
@@ -56,7 +56,7 @@ def not_supported(unknown: NotBound, text: str) -> NotSupported:
 
 def _bound(text: str, relations: Relations, world: World, change: Change | None) -> Query:
     known = {name: dict(columns) for name, columns in relations}
-    parsed, whole = parse_statement(text), Known(lambda name: _columns(known, name), world)
+    parsed, whole = parse_statement(text), BindingContext(lambda name: _columns(known, name), world)
     return bind_query(parsed, whole) if change is None else bind_change(parsed, whole, change)
 
 
@@ -86,7 +86,7 @@ def _bound_open(
     columns = {name: dict(columns) for name, columns in relations}
     kinds = {i + 1: of_spark(spark) for i, spark in enumerate(given) if spark is not None}
     parsed = parse_statement(text)
-    known = Known(lambda name: _columns(columns, name), world, tuple((n, k) for n, k in kinds.items() if k))
+    known = BindingContext(lambda name: _columns(columns, name), world, tuple((n, k) for n, k in kinds.items() if k))
     binder = Binder(parsed, known)
     with reporting(binder, parsed):
         query = binder.statement()
@@ -110,7 +110,7 @@ def parameter_types(
     the errors that PostgreSQL has.
     """
     kinds = {i + 1: of_spark(spark) for i, spark in enumerate(given) if spark is not None}
-    known = Known(lambda name: _columns(relations, name), world, tuple((n, k) for n, k in kinds.items() if k))
+    known = BindingContext(lambda name: _columns(relations, name), world, tuple((n, k) for n, k in kinds.items() if k))
     try:
         parsed = parse_statement(text)
         binder = Binder(parsed, known)

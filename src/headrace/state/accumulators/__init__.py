@@ -19,6 +19,6 @@ over input that is never retracted; otherwise the values themselves are kept in 
 `dataflow.operators.values`.
 """
 
-from headrace.state.accumulators.accumulator import Accumulator, Sent, Wire
+from headrace.state.accumulators.accumulator import Accumulator, Sent, WireColumn
 
-__all__ = ["Accumulator", "Sent", "Wire"]
+__all__ = ["Accumulator", "Sent", "WireColumn"]

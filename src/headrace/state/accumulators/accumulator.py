@@ -28,7 +28,7 @@ class Sent(Enum):
 
 
 @dataclass(frozen=True)
-class Wire:
+class WireColumn:
     """A column that each row sends. All but values are int64."""
 
     suffix: str
@@ -42,9 +42,9 @@ class Wire:
         return self.merged == "sum"
 
 
-COUNTED = Wire("n", Sent.COUNT, "sum")
+COUNTED = WireColumn("n", Sent.COUNT, "sum")
 """How often a value is there."""
-AS_IT_IS = Wire("raw", Sent.VALUE)
+AS_IT_IS = WireColumn("raw", Sent.VALUE)
 """The value, which only the accumulator itself can combine with others."""
 
 
@@ -60,7 +60,7 @@ class Accumulator(ABC):
     argument: pa.DataType
     """The type of what is accumulated."""
 
-    wire: ClassVar[tuple[Wire, ...]] = (AS_IT_IS,)
+    wire: ClassVar[tuple[WireColumn, ...]] = (AS_IT_IS,)
     """What a row sends."""
     order: ClassVar[Literal["ascending", "descending"] | None] = None
     """Its result is the first value in this order. Then all values are kept in order beside the diffs, not in them."""
@@ -111,4 +111,4 @@ def nulled(values: np.ndarray, count: np.ndarray) -> pa.Array:
     return pa.array(values, mask=count == 0)
 
 
-__all__ = ["AS_IT_IS", "COUNTED", "Accumulator", "Layout", "Sent", "Wire", "nulled"]
+__all__ = ["AS_IT_IS", "COUNTED", "Accumulator", "Layout", "Sent", "WireColumn", "nulled"]

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 import numpy as np
 import pyarrow as pa
 
-from headrace.state.accumulators.accumulator import Accumulator, Layout, Sent, Wire
+from headrace.state.accumulators.accumulator import Accumulator, Layout, Sent, WireColumn
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Extreme(Accumulator):
     """How the values of several rows become one, on their way as in the state."""
 
     def __init_subclass__(cls, combine: Literal["min", "max"]) -> None:
-        cls.combine, cls.wire = combine, (Wire("raw", Sent.VALUE, combine),)
+        cls.combine, cls.wire = combine, (WireColumn("raw", Sent.VALUE, combine),)
 
     def __post_init__(self) -> None:
         if not self.can_hold(self.argument):

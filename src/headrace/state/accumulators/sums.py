@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.state.accumulators import limbs
-from headrace.state.accumulators.accumulator import COUNTED, Accumulator, Layout, Sent, Wire, nulled
+from headrace.state.accumulators.accumulator import COUNTED, Accumulator, Layout, Sent, WireColumn, nulled
 from headrace.state.kernels.combine import LIMB_BITS, LIMB_MASK
 from headrace.state.kernels.equality import fixed_width, int64_values
 
@@ -19,7 +19,7 @@ from headrace.state.kernels.equality import fixed_width, int64_values
 class SmallSum(Accumulator):
     """The sum of integers of up to 32 bits, in one column of int64."""
 
-    wire = (COUNTED, Wire("s", Sent.PRODUCT, "sum"))
+    wire = (COUNTED, WireColumn("s", Sent.PRODUCT, "sum"))
 
     @property
     def result(self) -> pa.DataType:
@@ -45,7 +45,7 @@ class WideSum(Accumulator):
     as_double: bool = False
     """Read as a double: for averages, whose sum need not fit bigint."""
 
-    wire = (COUNTED, Wire("0", Sent.LOW, "sum"), Wire("1", Sent.HIGH, "sum"))
+    wire = (COUNTED, WireColumn("0", Sent.LOW, "sum"), WireColumn("1", Sent.HIGH, "sum"))
 
     @property
     def result(self) -> pa.DataType:

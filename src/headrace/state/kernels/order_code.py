@@ -30,7 +30,7 @@ Words = npt.NDArray[np.uint64]
 
 
 @dataclass(frozen=True)
-class SortKey:
+class OrderColumn:
     """One column of an order. `nulls_first` is None where the values are known to have no null."""
 
     descending: bool = False
@@ -62,7 +62,7 @@ def useful(kinds: Sequence[pa.DataType]) -> int:
     return len(kinds)
 
 
-def order_codes(columns: Sequence[pa.Array], keys: Sequence[SortKey]) -> Ints:
+def order_codes(columns: Sequence[pa.Array], keys: Sequence[OrderColumn]) -> Ints:
     """The code of every row. Doubles are ordered as in Spark: 0.0 and -0.0 tie, NaN is the greatest."""
     code = np.zeros(len(columns[0]), dtype=np.uint64)
     used = 0
@@ -184,4 +184,4 @@ def counted_units(k: Ints, code: Ints, weights: Ints, *, by_code: bool) -> Ints:
     return units
 
 
-__all__ = ["CODE_BITS", "SortKey", "counted_units", "leading", "order_codes", "useful", "value_bits"]
+__all__ = ["CODE_BITS", "OrderColumn", "counted_units", "leading", "order_codes", "useful", "value_bits"]
