@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.common.jsonb import document
-from headrace.common.jsonb.document import Wrong
+from headrace.common.jsonb.document import JsonbFault
 from headrace.common.jsonb.kernels import compute, over_columns
 
 DOCUMENTS = st.recursive(
@@ -41,7 +41,7 @@ def test_a_text_is_written_as_postgresql_does(given: str, shown: str) -> None:
      ("", "22P02")],
 )  # fmt: skip
 def test_what_is_no_document_is_refused(text: str, sqlstate: str) -> None:
-    with pytest.raises(Wrong) as found:
+    with pytest.raises(JsonbFault) as found:
         document.read(text)
     assert found.value.sqlstate == sqlstate
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from headrace.common.columns import Column
 from headrace.connectors import json_in
-from headrace.connectors.json_in import FEW, Records, json_rows, rows_at_once, rows_one_by_one
+from headrace.connectors.json_in import FEW, JsonRecords, json_rows, rows_at_once, rows_one_by_one
 from headrace.connectors.values import objects_to_array
 
 KINDS = ["bigint", "int", "smallint", "double", "float", "string", "boolean", "decimal(10,2)", "decimal(38,10)", "date",
@@ -52,10 +52,10 @@ def one_by_one(values: list[bytes], columns: list[Column]) -> Any:
     return f"[{', '.join(rows)}]", faults
 
 
-def as_records(values: list[bytes]) -> Records:
+def as_records(values: list[bytes]) -> JsonRecords:
     lines = [value + b"\n" for value in values]
     ends = [sum(map(len, lines[: i + 1])) for i in range(len(lines))]
-    return Records(b"".join(lines), *(np.array(x) for x in ([0, *ends[:-1]], ends)))
+    return JsonRecords(b"".join(lines), *(np.array(x) for x in ([0, *ends[:-1]], ends)))
 
 
 def a_value(rng: random.Random, kind: str) -> bytes:

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pgoutput_by_row import Untold, changes
 
-from headrace.connectors.postgres.pgoutput import Changes, Decoder, Messages
+from headrace.connectors.postgres.pgoutput import Decoder, Messages, RowEvents
 from headrace.errors import SourceError
 
 OURS, OTHER = 77, 78
@@ -59,7 +59,7 @@ def decoded(messages: Sequence[tuple[int, bytes]], cuts: Sequence[int] = (), low
     return [told for part in found for told in plain(part)]
 
 
-def plain(part: Changes) -> list[Any]:
+def plain(part: RowEvents) -> list[Any]:
     rows = [dict(zip(part.values, values)) for values in zip(*(a.to_pylist() for a in part.values.values()))]
     return [
         ("delete" if d else "upsert", p, r) for d, p, r in zip(part.deletes.tolist(), part.positions.tolist(), rows)

@@ -116,7 +116,7 @@ def _canonical(text: str | None) -> str | None:
         if re.search(r"\d (day|mon|year)|\d:\d\d:\d", text):
             months, days, micros = parse_interval(text)
             return f"interval {(months * 30 + days) * 86_400_000_000 + micros}"
-    except (HeadraceError, document.Wrong, ValueError):
+    except (HeadraceError, document.JsonbFault, ValueError):
         pass
     return text
 

@@ -39,7 +39,7 @@ _MINUS_ZERO = re.compile(rb"-0(?<=[:\s]-0)(?![.\deE])")
 
 
 @dataclass(frozen=True)
-class Records:
+class JsonRecords:
     """Records, none of which is empty, as ranges of `data`; each but the last ends with a line break."""
 
     data: bytes
@@ -49,9 +49,9 @@ class Records:
     def __len__(self) -> int:
         return len(self.starts)
 
-    def part(self, start: int, stop: int) -> Records:
+    def part(self, start: int, stop: int) -> JsonRecords:
         """Some of them."""
-        return Records(self.data, self.starts[start:stop], self.ends[start:stop])
+        return JsonRecords(self.data, self.starts[start:stop], self.ends[start:stop])
 
     def text(self) -> bytes:
         """All of them."""
@@ -66,10 +66,10 @@ def json_rows(records: Sequence[bytes], columns: Sequence[Column]) -> tuple[pa.R
     """Records that come one by one, such as messages, as rows; see `rows_of`."""
     lines = [record + b"\n" for record in records]
     ends = np.cumsum(np.fromiter(map(len, lines), np.int64, len(lines)))
-    return rows_of(Records(b"".join(lines), np.concatenate(([0], ends[:-1])), ends), columns)
+    return rows_of(JsonRecords(b"".join(lines), np.concatenate(([0], ends[:-1])), ends), columns)
 
 
-def rows_of(records: Records, columns: Sequence[Column]) -> tuple[pa.RecordBatch, list[Fault]]:
+def rows_of(records: JsonRecords, columns: Sequence[Column]) -> tuple[pa.RecordBatch, list[Fault]]:
     """One JSON object per record; a column that the object lacks is NULL, others are ignored."""
     schema = _nullable(columns)
     faults: list[Fault] = []
@@ -82,7 +82,7 @@ def rows_of(records: Records, columns: Sequence[Column]) -> tuple[pa.RecordBatch
 
 
 def _pieces(
-    records: Records, base: int, columns: Sequence[Column], schema: pa.Schema, faults: list[Fault]
+    records: JsonRecords, base: int, columns: Sequence[Column], schema: pa.Schema, faults: list[Fault]
 ) -> list[pa.RecordBatch]:
     found = rows_at_once(records, schema)
     if found is not None:
@@ -98,7 +98,7 @@ def _pieces(
     ]
 
 
-def rows_one_by_one(records: Records, base: int, columns: Sequence[Column], faults: list[Fault]) -> pa.RecordBatch:
+def rows_one_by_one(records: JsonRecords, base: int, columns: Sequence[Column], faults: list[Fault]) -> pa.RecordBatch:
     """The rows by Python's parser; faults are added, with rows counted from `base`."""
     objects: list[dict[str, Any]] = []
     for row in range(len(records)):
@@ -130,7 +130,7 @@ def object_rows(objects: Sequence[Mapping[str, Any]], columns: Sequence[Column])
     return pa.RecordBatch.from_arrays(arrays, schema=schema), faults
 
 
-def rows_at_once(records: Records, schema: pa.Schema) -> pa.RecordBatch | None:
+def rows_at_once(records: JsonRecords, schema: pa.Schema) -> pa.RecordBatch | None:
     """The rows by Arrow's parser, None if a type or record is not plain enough for it."""
     kinds = [_read_as(kind) for kind in schema.types]
     data = records.text()
@@ -150,7 +150,7 @@ def rows_at_once(records: Records, schema: pa.Schema) -> pa.RecordBatch | None:
     return None if any(array is None for array in arrays) else pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _are_plain(records: Records, data: bytes, fractions: bool) -> bool:
+def _are_plain(records: JsonRecords, data: bytes, fractions: bool) -> bool:
     """Whether records are whole objects, each by itself, that Arrow cannot understand where Python does not."""
     octets = np.frombuffer(records.data, np.uint8)
     last = octets[records.ends - 2] == ord("}")
@@ -166,7 +166,7 @@ def _are_plain(records: Records, data: bytes, fractions: bool) -> bool:
     return True
 
 
-def _may_be_deep(records: Records, octets: npt.NDArray[np.uint8], data: bytes) -> bool:
+def _may_be_deep(records: JsonRecords, octets: npt.NDArray[np.uint8], data: bytes) -> bool:
     """Whether a record may be too deep for Python: has so many objects and arrays."""
     if data.count(b"{") + data.count(b"[") <= len(records) + _SHALLOW:
         return False

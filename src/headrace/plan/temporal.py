@@ -44,7 +44,7 @@ _HINT = (
 
 
 @dataclass
-class TimeBound:
+class ClockBound:
     """One end of the time in which a row passes a filter: `row` against a shift of the current time."""
 
     row: Expr
@@ -68,7 +68,7 @@ class TemporalFilter(Operator):
     State table `rows` has each row by the time at which it is next to enter or to leave.
     """
 
-    bounds: list[TimeBound]
+    bounds: list[ClockBound]
     kind = "temporal filter"
     by_clock = True
 
@@ -180,7 +180,7 @@ def over(d: Derivation, node: Node, timed: Sequence[Expr], needed: set[int]) -> 
     return TemporalFilter(output, child.append_only and not any(b.leaves for b in bounds), [child], bounds)
 
 
-def _bounds(d: Derivation, condition: Expr) -> list[TimeBound]:
+def _bounds(d: Derivation, condition: Expr) -> list[ClockBound]:
     kind = condition.kind
     if kind not in _FLIPPED:
         raise refusal(condition)
@@ -190,9 +190,9 @@ def _bounds(d: Derivation, condition: Expr) -> list[TimeBound]:
     row, shift, kind = _sides(d, left, right, kind)
     # A row with a smaller time than now() has left: it is in while row > now().
     if kind == "EqualTo":
-        return [TimeBound(row, shift, 0, False), TimeBound(row, shift, 1, True)]
+        return [ClockBound(row, shift, 0, False), ClockBound(row, shift, 1, True)]
     later = 1 if kind in ("GreaterThanOrEqual", "LessThan") else 0
-    return [TimeBound(row, shift, later, kind.startswith("Greater"))]
+    return [ClockBound(row, shift, later, kind.startswith("Greater"))]
 
 
 def _sides(d: Derivation, row: Expr, now: Expr, kind: str) -> tuple[Expr, Shift, str]:

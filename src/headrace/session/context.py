@@ -22,7 +22,7 @@ from headrace.common.zones import Zone
 from headrace.config import Settings
 from headrace.plan.planner import Planner
 from headrace.session.coordination import Coordination
-from headrace.session.cursors import OpenCursor, SubscriptionCursor
+from headrace.session.cursors import OpenCursor, OpenSubscription
 from headrace.session.engine import Engine, Jobs
 from headrace.session.interrupts import Interrupts
 from headrace.session.keeper import SparkKeeper
@@ -143,7 +143,7 @@ class Context:
         """Prepared statements, those of the protocol among them."""
         self.cursors: Named[OpenCursor] = Named("cursor", "34000", "42P03")
         """What DECLARE has made."""
-        self.subscription_cursors: Named[SubscriptionCursor] = Named("cursor", "34000", "42P03")
+        self.subscription_cursors: Named[OpenSubscription] = Named("cursor", "34000", "42P03")
         """The same of cursors over subscriptions, which have nothing to do with transactions."""
         self.pipeline: MadeBy | None = None
         """The definition of a pipeline for which the session creates objects."""

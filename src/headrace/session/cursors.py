@@ -156,7 +156,7 @@ class OpenCursor:
         self._kept, self._starts = [], []
 
 
-class SubscriptionCursor(Protocol):
+class OpenSubscription(Protocol):
     """A cursor over a subscription, which outlives transactions."""
 
     @property

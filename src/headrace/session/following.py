@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from headrace.common.epoch import epoch_datetime
 from headrace.errors import HeadraceError, InvalidParameter
-from headrace.session.execution.subscriptions import ChangeReader, data_of, followed, operations_of
+from headrace.session.execution.subscriptions import RelationReader, data_of, followed, operations_of
 from headrace.session.result import ResultColumn
 from headrace.session.session import Session
 from headrace.sql import statements as st
@@ -64,7 +64,7 @@ class Following:
         self._closed = False
         try:
             context = session.context
-            self._reader = ChangeReader(context, followed(context, name), since, holds=True)
+            self._reader = RelationReader(context, followed(context, name), since, holds=True)
         except BaseException:
             session.close()
             raise

@@ -15,7 +15,7 @@ from headrace.sql import statements as st
 from headrace.sql.parser import bind, parameter_types
 
 
-class Runner(Protocol):
+class StatementRunner(Protocol):
     """What runs a prepared statement: its session, which admits it, limits its time and tells its errors."""
 
     @property
@@ -64,7 +64,7 @@ class PreparedStatement:
     """A statement that has been parsed, with its parameters still open."""
 
     def __init__(
-        self, runner: Runner, statement: st.Statement, types: Sequence[str | None],
+        self, runner: StatementRunner, statement: st.Statement, types: Sequence[str | None],
         columns: list[ResultColumn] | None, plan: RowPlan | None = None,
     ):  # fmt: skip
         self._runner = runner
@@ -126,7 +126,7 @@ def plans_as_of(context: Context) -> AsOf:
 class PreparedRead(PreparedStatement):
     """A query that is answered without Spark, as long as its relation is the same; else it is planned again."""
 
-    def __init__(self, runner: Runner, statement: st.Statement, planned: PlannedRead, as_of: AsOf) -> None:
+    def __init__(self, runner: StatementRunner, statement: st.Statement, planned: PlannedRead, as_of: AsOf) -> None:
         """`as_of` was taken before it was planned: what changed meanwhile is to be seen."""
         super().__init__(runner, statement, planned.plan.types, planned.plan.columns)
         self._planned: PlannedRead | None = planned
@@ -170,7 +170,7 @@ class PreparedRead(PreparedStatement):
         return None if planned is None else self._runner.start_read(self._statement, planned, parameters)
 
 
-def prepare(runner: Runner, statement: st.Statement, known: Sequence[str | None]) -> PreparedStatement:
+def prepare(runner: StatementRunner, statement: st.Statement, known: Sequence[str | None]) -> PreparedStatement:
     """Prepare a statement; its parameters' types are as `known`, or follow from where they stand."""
     context, handler = runner.context, handler_of(statement)
     if not handler.binds:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from headrace.session.execution.row_writes import RowPlan
 from headrace.session.handlers import handler_of
-from headrace.session.prepared import PreparedRead, PreparedStatement, Runner, plans_as_of
+from headrace.session.prepared import PreparedRead, PreparedStatement, StatementRunner, plans_as_of
 from headrace.session.reading.planning import PlannedRead
 from headrace.sql import statements as st
 from headrace.sql.binder.tree import filled
@@ -69,7 +69,7 @@ def lifted(sql: str) -> Lifted | None:
 class KnownTexts:
     """The plans of a session's statements by their lifted texts. One thread at a time."""
 
-    def __init__(self, runner: Runner) -> None:
+    def __init__(self, runner: StatementRunner) -> None:
         self._runner = runner
         self._known: OrderedDict[tuple[str, tuple[str, ...]], PreparedStatement | None] = OrderedDict()
         """None for what was met once, or has no plan."""

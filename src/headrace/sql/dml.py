@@ -11,7 +11,7 @@ from sqlglot import exp
 
 from headrace.common.zones import UTC, Zone
 from headrace.errors import NotSupported, SyntaxFault, UndefinedColumn
-from headrace.sql.binder.changes import Change
+from headrace.sql.binder.changes import QueryWanted
 from headrace.sql.datatypes import spark_type
 from headrace.sql.dialect import Headrace, parse_expression_tokens, parse_statement_tokens, tokenize
 from headrace.sql.query import Expression, Query, Rename, Schema
@@ -93,7 +93,7 @@ class InsertedRows:
         if not names:
             return Query(tree, self.text)
         texts = tuple((n, text) for n, text in zip(names, defaults or ()) if text is not None)
-        change = Change("values", self.text, tuple(names), tuple(column_types), texts, zone)
+        change = QueryWanted("values", self.text, tuple(names), tuple(column_types), texts, zone)
         return Query(tree, self.text, self._offset, change=change)
 
     def _cell(self, cell: exp.Expr, at: int, defaults: Sequence[str | None] | None) -> exp.Expr:
@@ -213,7 +213,7 @@ class Returning:
         self, items: Sequence[exp.Expr], table: TableName, alias: str | None, text: str, statement: str, offset: int
     ):  # fmt: skip
         select = exp.Select(expressions=[item.copy() for item in items], from_=exp.From(this=_target(table, alias)))
-        self._query = Query(select, statement, offset, change=Change("returning", statement))
+        self._query = Query(select, statement, offset, change=QueryWanted("returning", statement))
         self.text = text
 
     def __eq__(self, other: object) -> bool:
@@ -240,7 +240,7 @@ def _target(table: TableName, alias: str | None) -> exp.Table:
 
 
 def _changed_rows(
-    statement: Update | Delete, columns: Sequence[str], extra: Sequence[exp.Expr], change: Change
+    statement: Update | Delete, columns: Sequence[str], extra: Sequence[exp.Expr], change: QueryWanted
 ) -> Query:
     relation = statement.alias or statement.table.name
     items: list[exp.Expr] = [
@@ -283,13 +283,13 @@ def update_query(
             value = parse_expression_tokens(text, tokenize(text)) if text else exp.Null()
         extra.append(exp.alias_(value, exp.to_identifier(f"__new_{assignment.column}", quoted=True)))
     texts = tuple(sorted((defaults or {}).items()))
-    change = Change("update", statement.parsed, tuple(columns), defaults=texts, zone=zone)
+    change = QueryWanted("update", statement.parsed, tuple(columns), defaults=texts, zone=zone)
     return _changed_rows(statement, columns, extra, change)
 
 
 def delete_query(statement: Delete, columns: Sequence[str]) -> Query:
     """The rows a `DELETE` removes, with the columns given."""
-    return _changed_rows(statement, columns, [], Change("delete", statement.parsed, tuple(columns)))
+    return _changed_rows(statement, columns, [], QueryWanted("delete", statement.parsed, tuple(columns)))
 
 
 def assignments_of(tree: exp.Update, text: str) -> tuple[Assignment, ...]:

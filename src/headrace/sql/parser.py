@@ -14,7 +14,7 @@ from sqlglot.tokenizer_core import Token, TokenType
 from headrace.errors import NotSupported, StatementError, SyntaxFault
 from headrace.sql import connections, control, copying, cursors, ddl, grants, roles, secrets, subscriptions
 from headrace.sql import statements as st
-from headrace.sql.binder.changes import Change
+from headrace.sql.binder.changes import QueryWanted
 from headrace.sql.cursor import Cursor
 from headrace.sql.datatypes import spark_type
 from headrace.sql.dialect import (
@@ -210,7 +210,7 @@ def _insert(tree: exp.Insert, text: str, offset: int) -> st.Statement:
     return st.Insert(
         table,
         columns,
-        None if source is None or plain else Query(source, text, offset, change=Change("insert", text)),
+        None if source is None or plain else Query(source, text, offset, change=QueryWanted("insert", text)),
         InsertedRows(source, text, offset) if plain and isinstance(source, exp.Values) else None,
         returning_of(tree, table, alias, text, offset),
         "ignore" if conflict is not None else None,

@@ -11,7 +11,7 @@ from sqlglot.errors import SqlglotError
 
 from headrace.common.zones import UTC, Zone
 from headrace.errors import HeadraceError
-from headrace.sql.binder.changes import Change
+from headrace.sql.binder.changes import QueryWanted
 from headrace.sql.binder.way import bound_text
 from headrace.sql.binder.world import NOTHING, Routine, World
 from headrace.sql.dialect import Headrace
@@ -40,7 +40,7 @@ class Query:
 
     def __init__(
         self, tree: exp.Expr, text: str, offset: int | None = None, refused: HeadraceError | None = None,
-        change: Change | None = None, session: Session = (),
+        change: QueryWanted | None = None, session: Session = (),
     ):  # fmt: skip
         try:
             self._tree = normalize(tree)

@@ -125,7 +125,7 @@ def fit_decimal(value: Decimal, type: str) -> Decimal:
 def _jsonb(text: str, type: str) -> dict[str, Any]:
     try:
         return document.stored(document.read(text))
-    except document.Wrong as wrong:
+    except document.JsonbFault as wrong:
         raise InvalidText(str(wrong), sqlstate=wrong.sqlstate) from None
 
 

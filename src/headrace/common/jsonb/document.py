@@ -20,7 +20,7 @@ _PLACES: Final = 16_383
 """Most digits of a numeric of PostgreSQL's before and behind the point."""
 
 
-class Wrong(Exception):
+class JsonbFault(Exception):
     """What a function of `jsonb` does not do: an SQLSTATE and a message."""
 
     def __init__(self, sqlstate: str, message: str):
@@ -29,13 +29,13 @@ class Wrong(Exception):
 
 
 def read(text: str) -> Any:
-    """The document that a text spells. Raises `Wrong`."""
+    """The document that a text spells. Raises `JsonbFault`."""
     try:
         found = json.loads(text, parse_int=_number, parse_float=_number, parse_constant=_refused)
     except RecursionError:
-        raise Wrong("54001", "the JSON document is nested too deeply") from None
+        raise JsonbFault("54001", "the JSON document is nested too deeply") from None
     except ValueError:
-        raise Wrong("22P02", "invalid input syntax for type json") from None
+        raise JsonbFault("22P02", "invalid input syntax for type json") from None
     if "\\u" in text:
         _require_unicode(found)
     return found
@@ -54,20 +54,20 @@ def _number(text: str) -> Decimal:
     number = Decimal(text)
     exponent = int(number.as_tuple().exponent)
     if number.adjusted() >= _WHOLE_DIGITS or -exponent > _PLACES or exponent > _WHOLE_DIGITS:
-        raise Wrong("22003", "value overflows numeric format")
+        raise JsonbFault("22003", "value overflows numeric format")
     return number
 
 
 def _require_unicode(found: Any) -> None:
-    """Raises `Wrong` for what PostgreSQL's text cannot hold."""
+    """Raises `JsonbFault` for what PostgreSQL's text cannot hold."""
     texts = [found] if isinstance(found, str) else list(found) if isinstance(found, dict) else []
     for text in texts:
         if "\0" in text:
-            raise Wrong("22P05", "unsupported Unicode escape sequence")
+            raise JsonbFault("22P05", "unsupported Unicode escape sequence")
         try:
             text.encode()
         except UnicodeEncodeError:
-            raise Wrong("22P02", "invalid input syntax for type json") from None
+            raise JsonbFault("22P02", "invalid input syntax for type json") from None
     for part in found.values() if isinstance(found, dict) else found if isinstance(found, list) else ():
         _require_unicode(part)
 

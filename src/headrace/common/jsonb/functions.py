@@ -1,4 +1,4 @@
-"""What PostgreSQL's functions and operators make of documents. All raise `Wrong` where PostgreSQL has an error."""
+"""What PostgreSQL's functions and operators make of documents. All raise `JsonbFault` where PostgreSQL has an error."""
 
 from __future__ import annotations
 
@@ -7,7 +7,16 @@ from collections.abc import Callable, Iterable, Sequence
 from decimal import ROUND_HALF_UP, Decimal
 from typing import Any, Final
 
-from headrace.common.jsonb.document import Wrong, in_order, known, number_text, pretty, read, without_scale, written
+from headrace.common.jsonb.document import (
+    JsonbFault,
+    in_order,
+    known,
+    number_text,
+    pretty,
+    read,
+    without_scale,
+    written,
+)
 
 MISSING: Final = object()
 """What stands for no value at all, which SQL shows as NULL; None is the `null` of JSON."""
@@ -108,15 +117,15 @@ def without(found: Any, names: Iterable[str | None]) -> Any:
         return {k: v for k, v in found.items() if k not in gone}
     if isinstance(found, list):
         return [i for i in found if not (isinstance(i, str) and i in gone)]
-    raise Wrong("22023", "cannot delete from scalar")
+    raise JsonbFault("22023", "cannot delete from scalar")
 
 
 def without_place(found: Any, at: int) -> Any:
     """`- place`."""
     if isinstance(found, dict):
-        raise Wrong("22023", "cannot delete from object using integer index")
+        raise JsonbFault("22023", "cannot delete from object using integer index")
     if not isinstance(found, list):
-        raise Wrong("22023", "cannot delete from scalar")
+        raise JsonbFault("22023", "cannot delete from scalar")
     at = at + len(found) if at < 0 else at
     return [item for i, item in enumerate(found) if i != at]
 
@@ -124,14 +133,14 @@ def without_place(found: Any, at: int) -> Any:
 def without_path(found: Any, path: Sequence[str | None]) -> Any:
     """`#-`."""
     if not isinstance(found, (dict, list)):
-        raise Wrong("22023", "cannot delete path in scalar")
+        raise JsonbFault("22023", "cannot delete path in scalar")
     return _changed(found, path, 0, _removed) if path and found else found
 
 
 def with_value(found: Any, path: Sequence[str | None], value: Any, create: bool) -> Any:
     """`jsonb_set`."""
     if not isinstance(found, (dict, list)):
-        raise Wrong("22023", "cannot set path in scalar")
+        raise JsonbFault("22023", "cannot set path in scalar")
 
     def put(holder: Any, step: str | int) -> Any:
         if isinstance(holder, dict):
@@ -147,12 +156,12 @@ def with_value(found: Any, path: Sequence[str | None], value: Any, create: bool)
 def with_inserted(found: Any, path: Sequence[str | None], value: Any, after: bool) -> Any:
     """`jsonb_insert`."""
     if not isinstance(found, (dict, list)):
-        raise Wrong("22023", "cannot set path in scalar")
+        raise JsonbFault("22023", "cannot set path in scalar")
 
     def put(holder: Any, step: str | int) -> Any:
         if isinstance(holder, dict):
             if step in holder:
-                raise Wrong("22023", "cannot replace existing key")
+                raise JsonbFault("22023", "cannot replace existing key")
             return {**holder, step: value}
         assert isinstance(step, int)
         at = step + 1 if after and 0 <= step < len(holder) else max(step, 0)
@@ -175,7 +184,7 @@ def _changed(found: Any, path: Sequence[str | None], depth: int, change: Callabl
     """
     step, last = path[depth], depth == len(path) - 1
     if step is None:
-        raise Wrong("22004", f"path element at position {depth + 1} is null")
+        raise JsonbFault("22004", f"path element at position {depth + 1} is null")
     if isinstance(found, dict):
         if last:
             return change(found, step)
@@ -183,7 +192,7 @@ def _changed(found: Any, path: Sequence[str | None], depth: int, change: Callabl
     if not isinstance(found, list):
         return found
     if not _PLACE.fullmatch(step):
-        raise Wrong("22P02", f'path element at position {depth + 1} is not an integer: "{step}"')
+        raise JsonbFault("22P02", f'path element at position {depth + 1} is not an integer: "{step}"')
     at = int(step) + len(found) if int(step) < 0 else int(step)
     if last:
         return change(found, at)
@@ -205,9 +214,9 @@ def stripped(found: Any) -> Any:
 def elements(found: Any) -> list[Any]:
     """`jsonb_array_elements`."""
     if isinstance(found, dict):
-        raise Wrong("22023", "cannot extract elements from an object")
+        raise JsonbFault("22023", "cannot extract elements from an object")
     if not isinstance(found, list):
-        raise Wrong("22023", "cannot extract elements from a scalar")
+        raise JsonbFault("22023", "cannot extract elements from a scalar")
     return found
 
 
@@ -215,7 +224,7 @@ def length(found: Any) -> int:
     """`jsonb_array_length`."""
     if not isinstance(found, list):
         what = "a non-array" if isinstance(found, dict) else "a scalar"
-        raise Wrong("22023", f"cannot get array length of {what}")
+        raise JsonbFault("22023", f"cannot get array length of {what}")
     return len(found)
 
 
@@ -224,8 +233,8 @@ def pairs(found: Any, function: str) -> list[tuple[str, Any]]:
     if not isinstance(found, dict):
         what = "an array" if isinstance(found, list) else "a scalar"
         if function != "jsonb_object_keys":
-            raise Wrong("22023", f"cannot call {function} on a non-object")
-        raise Wrong("22023", f"cannot call {function} on {what}")
+            raise JsonbFault("22023", f"cannot call {function} on a non-object")
+        raise JsonbFault("22023", f"cannot call {function} on {what}")
     return in_order(found)
 
 
@@ -233,12 +242,12 @@ def number(found: Any, type_name: str) -> str:
     """The text of a number, for a cast."""
     if not isinstance(found, Decimal):
         what = "array" if isinstance(found, list) else "object" if isinstance(found, dict) else kind(found)
-        raise Wrong("22023", f"cannot cast jsonb {what} to type {type_name}")
+        raise JsonbFault("22023", f"cannot cast jsonb {what} to type {type_name}")
     if type_name in ("smallint", "integer", "bigint"):
         whole = found.to_integral_value(ROUND_HALF_UP)
         size = {"smallint": 15, "integer": 31, "bigint": 63}[type_name]
         if not -(1 << size) <= whole < 1 << size:
-            raise Wrong("22003", f"{type_name} out of range")
+            raise JsonbFault("22003", f"{type_name} out of range")
         return format(whole, "f") if whole else "0"
     return number_text(found)
 
@@ -247,7 +256,7 @@ def boolean(found: Any) -> bool:
     """A cast to boolean."""
     if not isinstance(found, bool):
         what = "array" if isinstance(found, list) else "object" if isinstance(found, dict) else kind(found)
-        raise Wrong("22023", f"cannot cast jsonb {what} to type boolean")
+        raise JsonbFault("22023", f"cannot cast jsonb {what} to type boolean")
     return found
 
 
@@ -280,7 +289,7 @@ def object_of(values: Sequence[Any]) -> dict[str, Any]:
     made: dict[str, Any] = {}
     for i in range(0, len(values), 3):
         if values[i] is None:
-            raise Wrong("22023", f"argument {2 * (i // 3) + 1}: key must not be null")
+            raise JsonbFault("22023", f"argument {2 * (i // 3) + 1}: key must not be null")
         made[values[i]] = of_value(values[i + 1], values[i + 2])
     return made
 
@@ -290,7 +299,7 @@ def aggregated(spelling: str, rows: Sequence[Any]) -> dict[str, Any]:
     made: dict[str, Any] = {}
     for row in rows:
         if row["k"] is None:
-            raise Wrong("22023", "field name must not be null")
+            raise JsonbFault("22023", "field name must not be null")
         made[row["k"]] = of_value(spelling, row["v"])
     return made
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from headrace.common import regular
 from headrace.common.jsonb import functions as f
-from headrace.common.jsonb.document import KEY, TEXT, Wrong, known, pretty, read, stored, without_scale
+from headrace.common.jsonb.document import KEY, TEXT, JsonbFault, known, pretty, read, stored, without_scale
 from headrace.errors import HeadraceError
 
 _JSONB: Final = pa.struct([pa.field(KEY, pa.binary()), pa.field(TEXT, pa.string())])
@@ -111,7 +111,7 @@ def compute(result: str, name: str, given: tuple[Any, ...]) -> tuple[Any, str | 
         return None, None
     try:
         found = (function or _LENIENT[result, name])(*given)
-    except Wrong as error:
+    except JsonbFault as error:
         return None, f"headrace.errors.DataError: [{error.sqlstate}] {error}"
     except HeadraceError as error:
         return None, f"headrace.errors.DataError: [{error.sqlstate}] {error.message}"

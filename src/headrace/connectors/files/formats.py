@@ -20,7 +20,7 @@ from headrace.common.columns import Column, arrow_schema, arrow_type
 from headrace.connectors.base import RowError
 from headrace.connectors.files.lines import BOM, Ends, open_text, record_chunks, records_before
 from headrace.connectors.files.listing import FileState, is_compressed
-from headrace.connectors.json_in import Fault, Records, rows_of
+from headrace.connectors.json_in import Fault, JsonRecords, rows_of
 from headrace.connectors.policy import ParsedRows, sample
 from headrace.connectors.values import cast_array, strings_to_array
 from headrace.errors import SourceError
@@ -75,7 +75,7 @@ def read_piece(
             kept = np.flatnonzero(~blank)
             starts = np.concatenate(([0], bounds[:-1]))[kept]
             if len(kept):
-                batch, errors = parse(Records(content, starts, bounds[kept]), columns)
+                batch, errors = parse(JsonRecords(content, starts, bounds[kept]), columns)
                 if first_row is None and (errors or _has_missing(batch, columns)):
                     first_row = records_before(piece.state, piece.start, multiline)
                 base = (first_row or 0) + seen + len(ends) - len(bounds)
@@ -83,7 +83,7 @@ def read_piece(
             seen += len(ends)
 
 
-_Parser = Callable[[Records, Sequence[Column]], tuple[pa.RecordBatch, list[Fault]]]
+_Parser = Callable[[JsonRecords, Sequence[Column]], tuple[pa.RecordBatch, list[Fault]]]
 
 
 def _parsed(split: str, batch: pa.RecordBatch, positions: np.ndarray, faults: Sequence[Fault]) -> ParsedRows:
@@ -133,7 +133,7 @@ class _CsvParser:
             self.width = len(columns)
             self.places = list(range(len(columns)))
 
-    def __call__(self, chunk: Records, columns: Sequence[Column]) -> tuple[pa.RecordBatch, list[Fault]]:
+    def __call__(self, chunk: JsonRecords, columns: Sequence[Column]) -> tuple[pa.RecordBatch, list[Fault]]:
         faults: list[Fault] = []
         tables = self._tables(chunk, 0, faults)
         table = pa.concat_tables(tables).combine_chunks()
@@ -157,7 +157,7 @@ class _CsvParser:
         faults.extend((row, column.name, strings[row].as_py(), _typed(column, message)) for row, message in bad)
         return array
 
-    def _tables(self, chunk: Records, base: int, faults: list[Fault]) -> list[pa.Table]:
+    def _tables(self, chunk: JsonRecords, base: int, faults: list[Fault]) -> list[pa.Table]:
         """The well-formed records of a chunk; a chunk that does not parse as its lines say is halved."""
         skipped: list[int] = []
         table = self._parse(chunk, skipped)
@@ -175,7 +175,7 @@ class _CsvParser:
         left = self._tables(chunk.part(0, middle), base, faults)
         return left + self._tables(chunk.part(middle, len(chunk)), base + middle, faults)
 
-    def _parse(self, chunk: Records, skipped: list[int]) -> pa.Table | None:
+    def _parse(self, chunk: JsonRecords, skipped: list[int]) -> pa.Table | None:
         """None if the records are not what their ends say; a last row of zeros shows an open quote."""
         data = chunk.text()
         if len(chunk) > 1 and not self._regular(data):

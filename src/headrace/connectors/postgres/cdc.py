@@ -29,7 +29,7 @@ from headrace.connectors.options import COMMON_OPTIONS, OptionReader
 from headrace.connectors.policy import ParsedRows, apply_policy, sample
 from headrace.connectors.postgres.fetching import content, declare, fetched
 from headrace.connectors.postgres.options import CDC, cdc_server, connection
-from headrace.connectors.postgres.pgoutput import DELETE, UPSERT, Changes, Decoder, Messages
+from headrace.connectors.postgres.pgoutput import DELETE, UPSERT, Decoder, Messages, RowEvents
 from headrace.connectors.postgres.tables import has_key, keys
 from headrace.connectors.values import strings_to_array
 from headrace.errors import InvalidParameter, NotSupported, SourceError
@@ -255,7 +255,7 @@ class PostgresCdcSource(Source):
         table = quoted_name(self._schema_name, self._table)
         for columns in content(c, table, [quoted_name(name) for name in names]):
             count = len(columns[0])
-            yield self._batch(Changes(np.zeros(count, bool), np.zeros(count, np.int64), dict(zip(names, columns))))
+            yield self._batch(RowEvents(np.zeros(count, bool), np.zeros(count, np.int64), dict(zip(names, columns))))
 
     def _changes(self, c: Any, low: int, high: int, table: int) -> Iterator[ReadBatch]:
         decoder = Decoder(table, self._key, [column.name for column in self._own], low, high)
@@ -275,7 +275,7 @@ class PostgresCdcSource(Source):
             yield Messages(np.frombuffer(b"".join(positions), ">i8").astype(np.int64), data)
             found = next(more, None)
 
-    def _batch(self, changes: Changes) -> ReadBatch:
+    def _batch(self, changes: RowEvents) -> ReadBatch:
         made: dict[str, pa.Array] = {}
         errors: list[tuple[int, RowError]] = []
         schema = arrow_schema([Column(c.name, c.type) for c in self.columns])

@@ -43,7 +43,7 @@ class Messages(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Changes:
+class RowEvents:
     """What became of rows, in the order of the log."""
 
     deletes: Mask
@@ -99,16 +99,16 @@ class Decoder:
     high: int
     """Transactions that end in (low, high] are asked for."""
     _tables: dict[int, _Table] = field(default_factory=dict)
-    _open: list[Changes] = field(default_factory=list)
+    _open: list[RowEvents] = field(default_factory=list)
     """Those of a transaction whose end has not come yet."""
 
-    def changes(self, batches: Iterable[Messages]) -> Iterator[Changes]:
+    def changes(self, batches: Iterable[Messages]) -> Iterator[RowEvents]:
         """The changes, transactions in the order of their commits. Raises `SourceError`."""
         for messages in batches:
             if len(messages.data):
                 yield from self._decoded(messages)
 
-    def _decoded(self, messages: Messages) -> Iterator[Changes]:
+    def _decoded(self, messages: Messages) -> Iterator[RowEvents]:
         data = b"".join([*messages.data, _PADDING])
         octets = np.frombuffer(data, np.uint8)
         stops = np.cumsum(np.fromiter(map(len, messages.data), np.int64, len(messages.data)))
@@ -172,7 +172,7 @@ class Decoder:
                     hint="drop the table here and create it again; DELETE is followed",
                 )
 
-    def _changes(self, rows: _Rows, positions: Ints) -> Changes:
+    def _changes(self, rows: _Rows, positions: Ints) -> RowEvents:
         """The changes that messages of the table tell, at least one."""
         table = self._tables[self.number]
         deletes = rows.octets[rows.starts] == _DELETE
@@ -188,7 +188,7 @@ class Decoder:
         for name in self.key:
             moved |= _differ(rows.texts(before[name]), rows.texts(now[name].part(two)))
         if not moved.any():
-            return Changes(deletes, positions, {name: rows.texts(values) for name, values in now.items()})
+            return RowEvents(deletes, positions, {name: rows.texts(values) for name, values in now.items()})
         # Where the key has changed, what it was goes first.
         count, gone = len(deletes), two[moved]
         order = np.argsort(np.concatenate((2 * np.arange(count) + 1, 2 * gone)), kind="stable")
@@ -196,7 +196,7 @@ class Decoder:
         both = {name: values.beside(before[name].part(np.flatnonzero(moved))).part(order)
                 for name, values in now.items()}  # fmt: skip
         texts = {name: rows.texts(values) for name, values in both.items()}
-        return Changes(deletes[at] | (order >= count), positions[at], texts)
+        return RowEvents(deletes[at] | (order >= count), positions[at], texts)
 
     def _check_told(
         self, table: _Table, rows: _Rows, updates: Mask, two: Ints, columns: Sequence[tuple[str, _Values, _Values]]

@@ -65,7 +65,7 @@ class Tables(Protocol):
 
 
 @dataclass
-class Context:
+class GroupContext:
     """What a request may ask when it is applied: the tables, their history, and what its group has looked at."""
 
     table: Tables
@@ -90,7 +90,7 @@ class Request(Protocol):
         """Primary keys that it is going to look up."""
         ...
 
-    def apply(self, context: Context) -> WriteResult:
+    def apply(self, context: GroupContext) -> WriteResult:
         """Take the request's changes into the group; the epoch of what is returned is not known yet.
 
         Raises a `HeadraceError` with nothing changed.
@@ -117,7 +117,7 @@ class TableWrite:
         """Nothing beforehand."""
         return {}
 
-    def apply(self, context: Context) -> WriteResult:
+    def apply(self, context: GroupContext) -> WriteResult:
         """See `Request`."""
         return _apply_change(context.table(self.table_id), self.change)
 
@@ -141,7 +141,7 @@ class RowWrite:
         operation = self.operation
         return {operation.table_id: operation.keys} if operation.keys else {}
 
-    def apply(self, context: Context) -> WriteResult:
+    def apply(self, context: GroupContext) -> WriteResult:
         """See `Request`."""
         table = context.table(self.operation.table_id)
         effect = self.operation.run(table.lookup)
@@ -169,7 +169,7 @@ class TransactionCommit:
         """Nothing: its rows were looked up when its statements ran."""
         return {}
 
-    def apply(self, context: Context) -> WriteResult:
+    def apply(self, context: GroupContext) -> WriteResult:
         """See `Request`."""
         tables = {i: context.table(i) for i in sorted(self.parts)}
         self._check(context)
@@ -191,7 +191,7 @@ class TransactionCommit:
                 inserted, deleted, late = inserted + result.inserted, deleted + result.deleted, late + result.late
         return WriteResult(0, inserted, deleted, late)
 
-    def _check(self, context: Context) -> None:
+    def _check(self, context: GroupContext) -> None:
         changed = {i: table.touched for i, table in context.changed().items()}
         conflict = context.history.conflict(self.reads, self.since)
         if conflict is None:

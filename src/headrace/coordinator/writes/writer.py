@@ -34,7 +34,7 @@ from headrace.coordinator.writes.holds import Holds
 from headrace.coordinator.writes.layout import Key, RowLayout
 from headrace.coordinator.writes.outcome import Outcome
 from headrace.coordinator.writes.requests import (
-    Context,
+    GroupContext,
     Part,
     Request,
     TransactionCommit,
@@ -458,7 +458,7 @@ class _GroupCommit:
         """Apply all requests, write what they come to, commit it, tell everybody."""
         self._look_up(requests)
         applied: list[tuple[Request, WriteResult]] = []
-        context = Context(self._table, self._writer._history, lambda: self._tables)
+        context = GroupContext(self._table, self._writer._history, lambda: self._tables)
         for request in requests:
             try:
                 if self._unreadable:

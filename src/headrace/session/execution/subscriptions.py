@@ -85,7 +85,7 @@ def _require_readable(context: Context, record: ObjectRecord, name: object) -> N
     context.rights.require("r", record)
 
 
-class ChangeReader:
+class RelationReader:
     """One reader of one relation: a position, and the piece that it has begun."""
 
     def __init__(self, context: Context, target: ObjectRecord, since: st.Since, *, holds: bool) -> None:
@@ -220,7 +220,7 @@ class SubscriptionCursor:
 
     def __init__(self, context: Context, statement: st.DeclareSubscriptionCursor, subscription: ObjectRecord) -> None:
         self.name, self.subscription = statement.name, subscription
-        self.reader = ChangeReader(context, subscription, statement.since, holds=False)
+        self.reader = RelationReader(context, subscription, statement.since, holds=False)
         columns = [ResultColumn(c.name, c.type) for c in self.reader.relation.columns]
         self.columns = [*columns, ResultColumn("op", "string"), ResultColumn("rw_timestamp", "bigint")]
 
@@ -289,7 +289,7 @@ def declare(context: Context, statement: st.DeclareSubscriptionCursor) -> Result
     return Result("DECLARE CURSOR")
 
 
-def fetch(cursor: cursors.SubscriptionCursor, statement: st.FetchCursor) -> Result:
+def fetch(cursor: cursors.OpenSubscription, statement: st.FetchCursor) -> Result:
     """FETCH and MOVE of a cursor over a subscription."""
     rows = cursor.fetch(statement.direction, statement.count, statement.timeout_s)
     if statement.moves:
@@ -320,7 +320,7 @@ def followed(context: Context, name: st.TableName) -> ObjectRecord:
 def copy_subscribe(context: Context, statement: st.CopySubscribe) -> Result:
     """COPY (SUBSCRIBE ...) TO STDOUT: changes as they come, until the client cancels."""
     found = followed(context, statement.target)
-    reader = ChangeReader(context, found, statement.since, holds=True)
+    reader = RelationReader(context, found, statement.since, holds=True)
     own = [ResultColumn("epoch", "bigint"), ResultColumn("op", "string")]
     columns = [*own, *(ResultColumn(c.name, c.type) for c in reader.relation.columns)]
     try:
@@ -337,7 +337,7 @@ def copy_subscribe(context: Context, statement: st.CopySubscribe) -> Result:
 class _Followed:
     """The rows of COPY (SUBSCRIBE ...): unless it ends, there is always a next one, though it may be long in coming."""
 
-    def __init__(self, reader: ChangeReader, columns: list[ResultColumn], progress: bool) -> None:
+    def __init__(self, reader: RelationReader, columns: list[ResultColumn], progress: bool) -> None:
         self._reader = reader
         self._columns = columns
         self._progress = progress
@@ -392,6 +392,6 @@ HANDLERS: Final = (
 
 
 __all__ = [
-    "PROGRESS", "ChangeReader", "SubscriptionCursor", "copy_subscribe", "data_of", "declare", "fetch", "followed",
+    "PROGRESS", "RelationReader", "SubscriptionCursor", "copy_subscribe", "data_of", "declare", "fetch", "followed",
     "operations_of", "subscription_of", "with_retention",
 ]  # fmt: skip

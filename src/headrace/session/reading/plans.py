@@ -27,7 +27,7 @@ _BITS: Final = {"smallint": 15, "int": 31, "bigint": 63}
 
 
 @dataclass(frozen=True)
-class SortKey:
+class ReadOrder:
     """A key that rows are sorted by, with its direction."""
 
     value: Expression
@@ -46,7 +46,7 @@ class Steps:
     """Of each row, or over the columns that the aggregates are."""
     over: tuple[Expression | None, ...]
     """What each aggregate is over; None for one of rows."""
-    order: tuple[SortKey, ...]
+    order: tuple[ReadOrder, ...]
     limit: int | None
     offset: int
 
@@ -142,7 +142,7 @@ class ReadPlan:
             at.of(bt.conjunction("AND", self.rest)) if self.rest else None,
             self._outputs(at, values),
             tuple([total(at, aggregate) for aggregate in self.aggregates]),
-            tuple([SortKey(at.of(k.value), k.descending, k.nulls_first) for k in query.order]),
+            tuple([ReadOrder(at.of(k.value), k.descending, k.nulls_first) for k in query.order]),
             None if query.limit is None else _count(query.limit, values),
             0 if query.offset is None else _count(query.offset, values),
         )

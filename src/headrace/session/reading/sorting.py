@@ -9,12 +9,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.session.reading.plans import SortKey
+from headrace.session.reading.plans import ReadOrder
 
 Ints = npt.NDArray[np.int64]
 
 
-def sorted_places(columns: Sequence[pa.Array], keys: Sequence[SortKey], most: int | None = None) -> pa.Array:
+def sorted_places(columns: Sequence[pa.Array], keys: Sequence[ReadOrder], most: int | None = None) -> pa.Array:
     """The places of the rows, sorted by the columns of the keys, nulls where each wants them; the first `most` of them.
 
     Stable.
@@ -31,7 +31,7 @@ def sorted_places(columns: Sequence[pa.Array], keys: Sequence[SortKey], most: in
     return pa.array(places[:most])
 
 
-def _ranks(column: pa.Array, key: SortKey) -> Ints:
+def _ranks(column: pa.Array, key: ReadOrder) -> Ints:
     """A number for each value of a column, in the order wanted."""
     column = column.cast(pa.int8()) if pa.types.is_boolean(column.type) else column
     if pa.types.is_string(column.type):

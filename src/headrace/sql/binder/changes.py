@@ -28,7 +28,7 @@ declare("ReturningClause", "exprs")
 
 
 @dataclass(frozen=True)
-class Change:
+class QueryWanted:
     """Which query of a statement is wanted.
 
     The rows to update or to delete, with these columns; what is inserted: a query's rows, or those of VALUES as these
@@ -48,14 +48,14 @@ class Change:
     """The zone in which these were declared."""
 
 
-def bind_change(parsed: ParsedStatement, known: BindingContext, change: Change) -> Query:
+def bind_change(parsed: ParsedStatement, known: BindingContext, change: QueryWanted) -> Query:
     """The query. For an update it has the old columns, then `__new_<column>` for each assignment."""
     binder = Binder(parsed, known)
     with reporting(binder, parsed):
         return changed(binder, parsed, change)
 
 
-def changed(binder: Binder, parsed: ParsedStatement, change: Change) -> Query:
+def changed(binder: Binder, parsed: ParsedStatement, change: QueryWanted) -> Query:
     """The same by a binder, which then knows the types of the statement's parameters."""
     if change.kind == "insert":
         return _inserted(binder, parsed, change)
@@ -73,7 +73,7 @@ def _statement(parsed: ParsedStatement, *kinds: str) -> Any:
     return inner(parsed.tree)
 
 
-def _inserted(binder: Binder, parsed: ParsedStatement, change: Change) -> Query:
+def _inserted(binder: Binder, parsed: ParsedStatement, change: QueryWanted) -> Query:
     message = _statement(parsed, "InsertStmt")
     scope = Scope()
     for target, spark in zip(inner(message.select_stmt).target_list, change.types, strict=False):
@@ -97,7 +97,7 @@ def _returned(binder: Binder, message: Any) -> Query:
 class _Rows:
     """The rows of `INSERT ... VALUES`, as the columns store them."""
 
-    def __init__(self, binder: Binder, change: Change):
+    def __init__(self, binder: Binder, change: QueryWanted):
         self._at = Expressions(binder, Scope(), "VALUES")
         self._binder = binder
         self._change = change
@@ -157,7 +157,7 @@ def default_of(binder: Binder, text: str | None, kind: Type, name: str, zone: Zo
 class _Changed:
     """The rows of a table that a statement changes."""
 
-    def __init__(self, binder: Binder, change: Change):
+    def __init__(self, binder: Binder, change: QueryWanted):
         self._binder = binder
         self._change = change
         self._scope = Scope()

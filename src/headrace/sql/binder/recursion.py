@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from postgast import pg_query_pb2 as pb
 
 from headrace.sql.binder.reading import check, inner, kind_of, refuse
-from headrace.sql.binder.scope import Pending, Scope, Wrong
+from headrace.sql.binder.scope import PendingCte, Scope, Wrong
 from headrace.sql.binder.tree import Aggregate, Itself, Join, Over, Query, Recursive, Relation, Select, walk
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def recursive_query(binder: Binder, cte: Any, scope: Scope) -> Query | None:
         available = f"{len(first.names)} columns available but {len(names)} columns specified"
         raise Wrong(f'WITH query "{cte.ctename}" has {available}', "42P10", cte.location)
     columns = (*names, *first.names[len(names) :])
-    itself = Pending(columns, tuple(first.types), binder.next_id())
+    itself = PendingCte(columns, tuple(first.types), binder.next_id())
     scope.ctes[cte.ctename] = itself
     following = binder.branch(body.rarg, scope)
     if not itself.uses:
@@ -76,4 +76,4 @@ def declare_pending(ctes: Any, scope: Scope) -> None:
         if cte.ctename in scope.ctes:
             raise Wrong(f'WITH query name "{cte.ctename}" specified more than once', "42712", cte.location)
         if kind_of(cte.ctequery) == "SelectStmt":
-            scope.ctes[cte.ctename] = Pending()
+            scope.ctes[cte.ctename] = PendingCte()

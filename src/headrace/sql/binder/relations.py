@@ -16,7 +16,7 @@ from headrace.sql.binder.reading import NotBound, declare, inner, kind_of, refus
 from headrace.sql.binder.routines import table_call
 from headrace.sql.binder.rows import has_columns as _has_columns
 from headrace.sql.binder.rows import rows_of
-from headrace.sql.binder.scope import Item, Pending, Scope, Wrong, duplicate
+from headrace.sql.binder.scope import Item, PendingCte, Scope, Wrong, duplicate
 from headrace.sql.binder.spans import DAYTIME, of_daytime
 from headrace.sql.binder.tree import (
     Call,
@@ -101,7 +101,7 @@ class Relations:
         alias = inner(message.alias) if message.HasField("alias") else None
         if not message.schemaname:
             cte = self.scope.cte(message.relname)
-            if isinstance(cte, Pending):
+            if isinstance(cte, PendingCte):
                 return self._itself(cte, alias, message)
             if cte is not None:
                 self._require_stable(cte, message)
@@ -117,7 +117,7 @@ class Relations:
         item = Item(shown, schema, tuple(_renamed(columns, alias, shown)))
         return Scan(number, name, self.binder.is_looked_up(location)), [item]
 
-    def _itself(self, cte: Pending, alias: Any, message: Any) -> tuple[Relation, list[Item]]:
+    def _itself(self, cte: PendingCte, alias: Any, message: Any) -> tuple[Relation, list[Item]]:
         """What a recursive query has found so far."""
         if cte.types is None:
             refuse("a CTE that is used before its own query ends", message)
@@ -281,7 +281,7 @@ class Relations:
         if len(names) > 2:
             raise NotBound("a relation with the name of its database", location)
         cte = self.scope.cte(names[0]) if len(names) == 1 else None
-        if isinstance(cte, Pending):
+        if isinstance(cte, PendingCte):
             raise NotBound("windows of a recursive query", location)
         if cte is not None:
             relation, items = self._derived(cte, None, names[0], False)

@@ -35,7 +35,7 @@ class Item:
 
 
 @dataclass
-class Pending:
+class PendingCte:
     """A CTE of `WITH RECURSIVE` that is bound now; `types` are None where it may not be used."""
 
     names: tuple[str, ...] = ()
@@ -50,9 +50,9 @@ class Scope:
 
     outer: Scope | None = None
     items: list[Item] = field(default_factory=list)
-    ctes: dict[str, Query | Pending] = field(default_factory=dict)
+    ctes: dict[str, Query | PendingCte] = field(default_factory=dict)
 
-    def cte(self, name: str) -> Query | Pending | None:
+    def cte(self, name: str) -> Query | PendingCte | None:
         """The query of a CTE in sight; None if there is none of that name."""
         at: Scope | None = self
         while at is not None:

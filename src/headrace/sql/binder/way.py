@@ -9,7 +9,7 @@ from typing import Final
 
 from headrace.errors import HeadraceError, NotSupported
 from headrace.sql.binder.bind import Binder, BindingContext, bind_query, reporting
-from headrace.sql.binder.changes import Change, bind_change, changed
+from headrace.sql.binder.changes import QueryWanted, bind_change, changed
 from headrace.sql.binder.reading import NotBound
 from headrace.sql.binder.spark import spark_text
 from headrace.sql.binder.tree import Query
@@ -26,7 +26,7 @@ Relations = tuple[tuple[TableName, tuple[tuple[str, str], ...]], ...]
 
 def bound_text(
     text: str, relations: Mapping[TableName, Mapping[str, str]], world: World, rename: Callable[[TableName], str],
-    change: Change | None = None,
+    change: QueryWanted | None = None,
 ) -> str:  # fmt: skip
     """Spark's text of a query.
 
@@ -54,7 +54,7 @@ def not_supported(unknown: NotBound, text: str) -> NotSupported:
     return NotSupported(f"{unknown.words} is not supported", position=position)
 
 
-def _bound(text: str, relations: Relations, world: World, change: Change | None) -> Query:
+def _bound(text: str, relations: Relations, world: World, change: QueryWanted | None) -> Query:
     known = {name: dict(columns) for name, columns in relations}
     parsed, whole = parse_statement(text), BindingContext(lambda name: _columns(known, name), world)
     return bind_query(parsed, whole) if change is None else bind_change(parsed, whole, change)
@@ -102,7 +102,7 @@ _kept_open = lru_cache(maxsize=512)(_bound_open)
 
 def parameter_types(
     text: str, relations: Mapping[TableName, Mapping[str, str]], world: World, given: Sequence[str | None],
-    change: Change | None = None,
+    change: QueryWanted | None = None,
 ) -> list[str | None]:  # fmt: skip
     """The Spark types of a query's parameters: those given, and those that their places give the others.
 
