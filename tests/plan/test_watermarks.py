@@ -17,7 +17,7 @@ from headrace.plan.watermarks import (
     Shift,
     Step,
     Truncate,
-    WatermarkChain,
+    Chain,
     least,
     minus_rest,
     of_column,
@@ -79,7 +79,7 @@ def test_equal_chains_look_alike(steps: list[Step], stored: tuple[Step, ...]) ->
     mark = A
     for step in steps:
         mark = mark.then(step)
-    assert mark == LeastWatermark(frozenset({WatermarkChain(1, "t", stored)}))
+    assert mark == LeastWatermark(frozenset({Chain(1, "t", stored)}))
 
 
 @pytest.mark.parametrize(

@@ -63,14 +63,17 @@ Step: TypeAlias = Shift | Floor | Truncate
 
 
 @dataclass(frozen=True)
-class WatermarkChain:
-    """The watermark of a relation's column, put through steps one after the other."""
+class Chain:
+    """The watermark of a relation's column, put through steps one after the other.
+
+    Its `repr` stands in fingerprints of views, with the names of the class and of its fields: they stay as they are.
+    """
 
     relation: int
     column: str
     steps: tuple[Step, ...] = ()
 
-    def then(self, step: Step) -> WatermarkChain:
+    def then(self, step: Step) -> Chain:
         """This, and then one more step."""
         if not isinstance(step, Shift):
             return replace(self, steps=(*self.steps, step))
@@ -78,7 +81,7 @@ class WatermarkChain:
         us = before + step.us
         return replace(base, steps=(*base.steps, Shift(us))) if us else base
 
-    def parts(self) -> tuple[WatermarkChain, int]:
+    def parts(self) -> tuple[Chain, int]:
         """The chain without the shift at its end, and that shift."""
         last = self.steps[-1] if self.steps else None
         return (replace(self, steps=self.steps[:-1]), last.us) if isinstance(last, Shift) else (self, 0)
@@ -96,7 +99,7 @@ class WatermarkChain:
 class LeastWatermark:
     """The least of several chains; there is none as long as one of them has no value."""
 
-    chains: frozenset[WatermarkChain]
+    chains: frozenset[Chain]
 
     def then(self, step: Step) -> LeastWatermark:
         """Each chain with one more step: which all are monotone, so that it is the step of the least."""
@@ -120,12 +123,12 @@ class LeastWatermark:
 
 def of_column(relation: int, column: str) -> LeastWatermark:
     """The mark of a relation's own column."""
-    return LeastWatermark(frozenset({WatermarkChain(relation, column)}))
+    return LeastWatermark(frozenset({Chain(relation, column)}))
 
 
 def least(marks: Iterable[LeastWatermark | None]) -> LeastWatermark | None:
     """The mark of a column into which several are put together: none where one of them has none."""
-    chains: set[WatermarkChain] = set()
+    chains: set[Chain] = set()
     for mark in marks:
         if mark is None:
             return None
