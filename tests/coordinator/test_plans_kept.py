@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ from spark_database import ACCOUNTS, LOG
 from spark_database import Database as OnSpark
 
 import headrace
-from headrace.catalog.contents import FunctionContent, IndexContent
+from headrace.catalog.contents import FunctionContent, IndexContent, ViewContent
 from headrace.catalog.edits import Put
 from headrace.coordinator.ddl.lasting import identity_of
 from headrace.dataflow.lasting import Kept, Outline, PlanFiles, programs
@@ -30,7 +31,7 @@ class Database(OnSpark):
 
     def __init__(self, spark: SparkSession, folder: Path, programs: str):
         self.counting = Counting(spark)
-        super().__init__(spark, folder, self.counting, PlanFiles(folder / "plans", lambda: programs))
+        super().__init__(spark, folder, self.counting, PlanFiles(folder / "plans", programs))
 
 
 class Counting(Planner):
@@ -210,6 +211,13 @@ def test_what_calls_functions_of_users_is_not_kept(spark: SparkSession, folder: 
         assert identity_of(state, calling, job, []) is not None
         db.catalog.transact([Put(function)])
         assert identity_of(db.catalog.state, calling, job, []) is None
+        view = replace(record, id=10_001, name="plain", content=ViewContent("SELECT f()"), depends_on=(function.id,))
+        above = replace(
+            view, id=10_002, name="above", content=ViewContent("SELECT * FROM plain"), depends_on=(view.id,)
+        )
+        db.catalog.transact([Put(view), Put(above)])
+        through = replace(record, depends_on=(*record.depends_on, above.id))
+        assert identity_of(db.catalog.state, through, job, []) is None
 
 
 def test_programs_are_known_by_their_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,15 +227,14 @@ def test_programs_are_known_by_their_files(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(headrace, "__file__", str(tmp_path / "__init__.py"))
     before = programs({})
     assert programs({}) == before != programs({"spark.sql.x": "1"})
-    source.write_text("a = 22")
+    times = source.stat()
+    source.write_text("a = 2")
+    os.utime(source, ns=(times.st_atime_ns, times.st_mtime_ns))
     assert programs({}) != before
     source.unlink()
     with pytest.raises(FileNotFoundError):
         programs({})
     kept = Kept(Outline({}, (), NO_EVENT_TIME, False, frozenset(), frozenset(), frozenset()), {})
-    files = PlanFiles(tmp_path / "plans", lambda: programs({}))
-    files.keep(1, "x", kept)
-    assert files.find(1, "x") is None
-    files = PlanFiles(tmp_path / "plans", lambda: before)
+    files = PlanFiles(tmp_path / "plans", before)
     files.keep(1, "x", kept)
     assert files.find(1, "x") == kept and files.find(1, "y") is None and files.find(2, "x") is None

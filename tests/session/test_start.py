@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -63,6 +64,7 @@ def opened(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
                    "barrier_interval_ms": 100, **more}
             )  # fmt: skip
             settings.data_dir.mkdir(exist_ok=True)
+            shutil.rmtree(settings.data_dir / "plans", ignore_errors=True)  # views are to be planned here
             coming = Coming(spark)
             found = Database(open_with(settings, None, coming, standby=standby))  # type: ignore[arg-type]
             stack.callback(coming.come)

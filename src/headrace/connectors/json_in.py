@@ -170,8 +170,10 @@ def _may_be_deep(records: JsonRecords, octets: npt.NDArray[np.uint8], data: byte
     """Whether a record may be too deep for Python: has so many objects and arrays."""
     if data.count(b"{") + data.count(b"[") <= len(records) + _SHALLOW:
         return False
+    low = int(records.starts[0])
+    octets = octets[low : int(records.ends[-1])]  # of these records only: a part is asked about again and again
     opened = np.cumsum((octets == ord("{")) | (octets == ord("[")))
-    return bool(np.any(opened[records.ends - 1] - opened[records.starts] > _SHALLOW))
+    return bool(np.any(opened[records.ends - 1 - low] - opened[records.starts - low] > _SHALLOW))
 
 
 def _read_as(kind: pa.DataType) -> pa.DataType | None:

@@ -17,10 +17,9 @@ import os
 import pickle
 import platform
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -76,11 +75,12 @@ class Kept:
 def programs(further: Mapping[str, str]) -> str:
     """A digest of all programs that have a part in a plan, and of Spark's `further` properties.
 
-    Of headrace's own the files count, not the version: it does not change with each of their changes. Raises `OSError`
-    where they cannot be found.
+    Of headrace's own the files count, not the version: it does not change with each of their changes; and what they
+    hold, not their times, which some images have all alike. To be asked at the start: files may be exchanged under a
+    server that goes on with what it has loaded. Raises `OSError` where they cannot be found.
     """
     root = Path(headrace.__file__).parent
-    files = sorted((str(p.relative_to(root)), s.st_size, s.st_mtime_ns) for p, s in _sources(root))
+    files = sorted((str(p.relative_to(root)), hashlib.sha256(p.read_bytes()).hexdigest()) for p in root.rglob("*.py"))
     if not files:
         raise FileNotFoundError(root)
     spark = Path(pyspark.__file__)
@@ -92,20 +92,15 @@ def programs(further: Mapping[str, str]) -> str:
     return hashlib.sha256(json.dumps(told).encode()).hexdigest()
 
 
-def _sources(root: Path) -> Iterator[tuple[Path, os.stat_result]]:
-    return ((path, path.stat()) for path in root.rglob("*.py"))
-
-
 class PlanFiles:
     """The files of one database's plans on this host, one for each view. Thread-safe.
 
-    Nothing here raises: who finds no plan makes one. `made_by` is what `programs` tells, asked when a file is first
-    read or written.
+    Nothing here raises: who finds no plan makes one. `made_by` is what `programs` tells.
     """
 
-    def __init__(self, folder: Path, made_by: Callable[[], str]) -> None:
+    def __init__(self, folder: Path, made_by: str) -> None:
         self._folder = folder
-        self._made_by = cache(made_by)
+        self._made_by = made_by
         self._writing = threading.Lock()
 
     def find(self, view: int, identity: str) -> Kept | None:
@@ -150,7 +145,7 @@ class PlanFiles:
         return self._folder / f"{view}{_SUFFIX}"
 
     def _head(self, identity: str, body: bytes) -> bytes:
-        told = f"{self._made_by()} {identity} ".encode()
+        told = f"{self._made_by} {identity} ".encode()
         return told + hashlib.sha256(told + body).hexdigest().encode()
 
 

@@ -231,10 +231,9 @@ class Database:
 
     def close(self) -> None:
         """Stop the jobs and let go of everything; harmless when repeated."""
-        with self._lock:
-            pass  # what `sql` runs comes to its end first
-        self._frames.close()
-        self.instance.close()
+        with self._lock:  # what `sql` runs comes to its end first, and nothing begins any more
+            self._frames.close()
+            self.instance.close()
 
     def __enter__(self) -> Database:
         return self

@@ -91,10 +91,10 @@ class Instance:
             self.engine = Engine(root, settings.parallelism)
             self.kernels = KernelPlans()
             # Of a session that is the caller's it is not known what its plans follow from.
-            kept = PlanFiles(settings.data_dir / "plans", lambda: programs(settings.spark_conf))
+            plans = None if start is None else _plan_files(settings)
             self.coordinator = Coordinator(
-                settings, self.catalog, self.planner, clock, root=root, host=host, plans=None if start is None else kept
-            )
+                settings, self.catalog, self.planner, clock, root=root, host=host, plans=plans
+            )  # fmt: skip
             self.services = Services(
                 self.catalog, self.coordinator, self._parameters, clock, self.keeper, self.planner, self.engine,
                 self.kernels, self.turns, self,
@@ -285,6 +285,14 @@ def open_with(
     except BaseException:
         _remove(scratch)
         raise
+
+
+def _plan_files(settings: Settings) -> PlanFiles | None:
+    """Where plans are kept; None where it cannot be told by which programs they are made."""
+    try:
+        return PlanFiles(settings.data_dir / "plans", programs(settings.spark_conf))
+    except OSError:
+        return None
 
 
 def _remove(scratch: Path | None) -> None:

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterable
 
-from headrace.catalog.contents import FunctionContent, IndexContent, PlannedContent, SinkContent
+from headrace.catalog.contents import FunctionContent, IndexContent, PlannedContent, SinkContent, ViewContent
 from headrace.catalog.records import JobRecord, ObjectRecord
 from headrace.catalog.state import CatalogState
 from headrace.coordinator.decide.options import on_error
@@ -35,6 +35,11 @@ def _near(state: CatalogState, record: ObjectRecord, job: JobRecord) -> set[int]
     """All objects that a job is made of, and the ways in which rows of these can be looked up."""
     plan = job.plan
     found = {*record.depends_on, *(plan.upstreams or ()), *(plan.lookups or ()), *(plan.arrangements or ())}
+    views = [i for i in found if i in state.objects and isinstance(state.objects[i].content, ViewContent)]
+    while views:  # a plain view's query is part of the job's own, with all that it names
+        further = set(state.objects[views.pop()].depends_on) - found
+        found |= further
+        views += [i for i in further if i in state.objects and isinstance(state.objects[i].content, ViewContent)]
     indexes = [(o.id, c.on) for o in state.objects.values() if isinstance(c := o.content, IndexContent)]
     found |= {on for i, on in indexes if i in found}
     found |= {i for i, on in indexes if on in found}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 
 from headrace.catalog.contents import IndexContent, PlannedContent, SinkContent, SourceContent, TableContent
@@ -122,8 +122,10 @@ class Planning:
                 for job in jobs:
                     self._plan_job(job)
                 if not jobs:
-                    return
+                    break
                 self._settle(jobs[0].group)
+        # All went well beside those that are given up: when Spark ends another time, that has another reason.
+        self._deadly = Counter({i: n for i, n in self._deadly.items() if n >= PLANNING_TRIES})
 
     def _next_group(self, left: Collection[int]) -> list[Job]:
         """The jobs out of these of one group, of one that has something to take in if there is any; empty for none."""
@@ -229,8 +231,9 @@ class Planning:
         for.
         """
         files, generation = self._plans, self.generation
-        with self._core.catalog.reading() as state:
-            identity = None if files is None else identity_of(state, record, job_record, tables)
+        if self._deadly[record.id]:  # its planning may end Spark again: not in an epoch that others wait for
+            return None
+        identity = self._identity(record, job_record, tables)
         if files is None or identity is None or (found := files.find(record.id, identity)) is None:
             return None
 
@@ -242,7 +245,7 @@ class Planning:
             except Exception as error:
                 if self.generation != generation:  # there is nothing defined yet where it was planned
                     raise again from error
-                if isinstance(error, JobFailed):  # the next start finds out that it cannot be planned any more
+                if not isinstance(error, SparkLost):  # the next start finds out that it cannot be planned any more
                     files.forget(record.id)
                 raise
             if plan.generation != generation:
@@ -253,13 +256,19 @@ class Planning:
 
     def runner(self, plan: ViewPlan, record: ObjectRecord, job: JobRecord) -> Runner:
         """The runner of a job with a plan that has just been made. The caller holds `ddl`."""
-        files = self._plans
-        with self._core.catalog.reading() as state:
-            identity = None if files is None else identity_of(state, record, job, plan.state_tables())
+        files, identity = self._plans, self._identity(record, job, plan.state_tables())
         if files is None or identity is None:
             return self._runner_of(plan, plan.upstreams)
         lasting = LastingPlan.of(plan, lambda kept: files.keep(record.id, identity, kept))
         return self._runner_of(lasting, plan.upstreams)
+
+    def _identity(self, record: ObjectRecord, job: JobRecord, tables: Iterable[str]) -> str | None:
+        """What a plan follows from, Spark's own properties among it; None for one that is not kept."""
+        if self._plans is None:
+            return None
+        with self._core.catalog.reading() as state:
+            found = identity_of(state, record, job, tables)
+        return None if found is None else f"{found}-{self._planner.bridge.properties}"
 
     def _runner_of(self, plan: ViewPlan | LastingPlan, upstreams: Sequence[int]) -> Runner:
         return self._make_runner(plan, {i: self._core.graph.relation(i).schema for i in upstreams})

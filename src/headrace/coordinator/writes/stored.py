@@ -240,7 +240,7 @@ class StoredRows:
         for points in before:
             if points.layout is layout and points.refs == wanted:
                 return points
-        known = {_place(run.ref): run for points in before if points.layout is layout for run in points.runs}
+        known = {_place(run.ref): run for points in reversed(before) if points.layout is layout for run in points.runs}
         new = [ref for ref in wanted if (run := known.get(_place(ref))) is None or run.ref != ref or run.run.damaged]
         opened = zip(new, OPEN_RUNS.get_all(self._root, new))
         known |= {_place(ref): OpenRun(run, layout) for ref, run in opened}

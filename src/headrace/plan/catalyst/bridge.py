@@ -7,8 +7,10 @@ pins every internal of Spark's that is used, so that a new version fails there a
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import threading
+from functools import cached_property
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -69,6 +71,13 @@ class Bridge(PlanMaker):
         self._data_type = Package(spark_package.sql.types.DataType)
         self._context = spark_package.api.java.JavaSparkContext(self._session.sparkContext())
         self._spelled_types: dict[str, DataType] = {}
+
+    @cached_property
+    def properties(self) -> str:
+        """A digest of the version of Spark that runs, and of the application's properties that are about SQL."""
+        told = str(self._session.sparkContext().getConf().toDebugString()).splitlines()
+        ours = sorted(line for line in told if line.startswith("spark.sql.") and ".warehouse." not in line)
+        return hashlib.sha256("\n".join([str(self._session.version()), *ours]).encode()).hexdigest()
 
     # -- from queries to plans -----------------------------------------------------------------------------------
 
