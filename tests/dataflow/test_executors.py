@@ -21,7 +21,7 @@ from headrace.dataflow.executors import driver_host, is_remote, prove
 from headrace.dataflow.params import EpochParams
 from headrace.dataflow.spark import _addresses
 from headrace.errors import HeadraceError, OperationalError, StorageError
-from headrace.session import database
+from headrace.session import instance
 from headrace.state.proof import asking_for_proof, put_proof
 from headrace.state.stores import LocalStore, StoreRoot
 from support import eventually
@@ -92,7 +92,7 @@ def test_what_waits_in_an_executor_lies_in_its_own_folder(spark: SparkSession, t
 @pytest.fixture
 def apart(monkeypatch: pytest.MonkeyPatch) -> None:
     """Spark's tasks count as if they ran on other hosts."""
-    monkeypatch.setattr(database, "is_remote", lambda spark: True)
+    monkeypatch.setattr(instance, "is_remote", lambda spark: True)
 
 
 def test_what_does_not_arrive_in_the_servers_store_does_not_count(
