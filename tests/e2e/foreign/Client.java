@@ -122,7 +122,7 @@ public class Client {
             Statement q = c.createStatement();
             q.setQueryTimeout(1);
             try {
-                q.executeQuery("SELECT count(*) FROM generate_series(1, 100000000) a, generate_series(1, 1000) b");
+                q.executeQuery("SELECT count(*) FROM generate_series(1, 100000) a, generate_series(1, 100000) b, generate_series(1, 1000) c");
                 return "not stopped";
             } catch (SQLException error) {
                 return error.getSQLState();
