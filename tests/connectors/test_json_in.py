@@ -130,7 +130,7 @@ def test_plain_records_are_parsed_at_once(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_deep_records_are_left_to_python() -> None:
     deep = b'{"a":1,"b":' + b"[" * 1_500 + b"]" * 1_500 + b"}"
-    schema = json_in._nullable([Column("a", "bigint")])
+    schema = json_in.nullable_schema([Column("a", "bigint")])
     assert rows_at_once(as_records([b'{"a":1}'] * 10), schema) is not None
     assert rows_at_once(as_records([b'{"a":1}', deep]), schema) is None
 

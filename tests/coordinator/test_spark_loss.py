@@ -39,6 +39,13 @@ def begin_again(db: Database) -> None:
     db.planner.generation += 1
 
 
+def lose_at(db: Database, table: int, value: int) -> None:
+    """Let Spark end, so that it is noticed when views are to take in a row."""
+    lose(db)
+    db.insert(table, value)
+    db.until(lambda: db.core.suspended is not None)
+
+
 def test_a_view_goes_on_from_its_checkpoint_after_spark_was_lost(db: Database) -> None:
     """PC-42: the loss of Spark is no failure of a view; meanwhile all is readable, afterwards all is taken in."""
     t = db.table()
@@ -46,9 +53,7 @@ def test_a_view_goes_on_from_its_checkpoint_after_spark_was_lost(db: Database) -
     w = db.view("w", v)
     db.insert(t, 1)
     db.c.flush(WAIT_S)
-    lose(db)
-    db.insert(t, 2)
-    db.until(lambda: db.core.suspended is not None)
+    lose_at(db, t, 2)
     assert db.read(t) == [[1, 2]]
     assert db.read(v, w) == [[1], [1]]
     assert [db.status(i).waiting_for for i in (v, w)] == ["Spark: it has ended, and is being started again"] * 2
@@ -71,9 +76,7 @@ def test_a_view_that_is_no_longer_planned_as_before_is_quarantined_alone(db: Dat
     """PC-46: another Spark that plans a view otherwise stops that view only."""
     t, other = db.table("t"), db.table("other")
     v, good = db.view("v", t), db.view("good", other)
-    lose(db)
-    db.insert(t, 1)
-    db.until(lambda: db.core.suspended is not None)
+    lose_at(db, t, 1)
     plan = db.planner.plan
 
     def changed(sql: str, **_: bool) -> object:
@@ -92,9 +95,7 @@ def test_spark_that_ends_again_while_views_are_planned_is_told(db: Database) -> 
     """PC-44: no view is quarantined for it; the next application takes them all."""
     t = db.table()
     v = db.view("v", t)
-    lose(db)
-    db.insert(t, 1)
-    db.until(lambda: db.core.suspended is not None)
+    lose_at(db, t, 1)
     plan = db.planner.plan
 
     def fails(sql: str, **_: bool) -> object:
@@ -195,9 +196,7 @@ def test_planning_that_fails_again_and_again_is_told_to_who_waits(db: Database) 
     """What keeps views from being planned at all, here the catalog, holds up FLUSH for a bounded time only."""
     t = db.table()
     v = db.view("v", t)
-    lose(db)
-    db.insert(t, 1)
-    db.until(lambda: db.core.suspended is not None)
+    lose_at(db, t, 1)
 
     def broken() -> None:
         raise StorageError("the disk is full")
@@ -220,9 +219,7 @@ def test_a_view_whose_planning_ends_spark_each_time_is_left_out(db: Database) ->
     """It is quarantined after some tries, and named before; the others go on."""
     t, other = db.table("t"), db.table("other")
     v, good = db.view("v", t), db.view("good", other)
-    lose(db)
-    db.insert(t, 1)
-    db.until(lambda: db.core.suspended is not None)
+    lose_at(db, t, 1)
     plan, lost = db.planner.plan, True
 
     def deadly(sql: str, **_: object) -> object:

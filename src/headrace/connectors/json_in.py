@@ -71,14 +71,14 @@ def json_rows(records: Sequence[bytes], columns: Sequence[Column]) -> tuple[pa.R
 
 def rows_of(records: JsonRecords, columns: Sequence[Column]) -> tuple[pa.RecordBatch, list[Fault]]:
     """One JSON object per record; a column that the object lacks is NULL, others are ignored."""
-    schema = _nullable(columns)
+    schema = nullable_schema(columns)
     faults: list[Fault] = []
     plain = all(_read_as(kind) is not None for kind in schema.types)
     pieces = _pieces(records, 0, columns, schema, faults) if plain else [rows_one_by_one(records, 0, columns, faults)]
     if len(pieces) == 1:
         return pieces[0], faults
     table = pa.Table.from_batches(pieces).combine_chunks()
-    return pa.RecordBatch.from_arrays([_one_array(column) for column in table.columns], schema=schema), faults
+    return pa.RecordBatch.from_arrays([one_array(column) for column in table.columns], schema=schema), faults
 
 
 def _pieces(
@@ -118,7 +118,7 @@ def rows_one_by_one(records: JsonRecords, base: int, columns: Sequence[Column], 
 
 def object_rows(objects: Sequence[Mapping[str, Any]], columns: Sequence[Column]) -> tuple[pa.RecordBatch, list[Fault]]:
     """Objects of JSON, decimals as such, as rows: a column that one lacks is NULL, others are ignored."""
-    schema, arrays = _nullable(columns), []
+    schema, arrays = nullable_schema(columns), []
     faults: list[Fault] = []
     for column, field in zip(columns, schema):
         into = [found.get(column.name) for found in objects]
@@ -144,7 +144,7 @@ def rows_at_once(records: JsonRecords, schema: pa.Schema) -> pa.RecordBatch | No
         table.validate(full=True)
         if table.num_rows != len(records) or table.schema.names != schema.names:
             return None
-        arrays = [_converted(_one_array(column), kind) for column, kind in zip(table.columns, schema.types)]
+        arrays = [_converted(one_array(column), kind) for column, kind in zip(table.columns, schema.types)]
     except (pa.ArrowInvalid, UnicodeDecodeError):
         return None
     return None if any(array is None for array in arrays) else pa.RecordBatch.from_arrays(arrays, schema=schema)
@@ -218,11 +218,13 @@ def _fault(error: Exception) -> str:
     return f"malformed JSON: {error}" if isinstance(error, json.JSONDecodeError) else str(error)
 
 
-def _nullable(columns: Sequence[Column]) -> pa.Schema:
+def nullable_schema(columns: Sequence[Column]) -> pa.Schema:
+    """The schema of rows of which any value may turn out to be none."""
     return arrow_schema([Column(column.name, column.type) for column in columns])
 
 
-def _one_array(column: pa.ChunkedArray) -> pa.Array:
+def one_array(column: pa.ChunkedArray) -> pa.Array:
+    """A column in one piece."""
     if column.num_chunks == 1:
         return column.chunk(0)
     return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)

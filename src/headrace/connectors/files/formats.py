@@ -16,11 +16,11 @@ import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 import pyarrow.parquet as papq
 
-from headrace.common.columns import Column, arrow_schema, arrow_type
+from headrace.common.columns import Column, arrow_type
 from headrace.connectors.base import RowError
 from headrace.connectors.files.lines import BOM, Ends, open_text, record_chunks, records_before
 from headrace.connectors.files.listing import FileState, is_compressed
-from headrace.connectors.json_in import Fault, JsonRecords, rows_of
+from headrace.connectors.json_in import Fault, JsonRecords, nullable_schema, one_array, rows_of
 from headrace.connectors.policy import ParsedRows, sample
 from headrace.connectors.values import cast_array, strings_to_array
 from headrace.errors import SourceError
@@ -144,13 +144,13 @@ class _CsvParser:
             index = pa.array(np.cumsum(good) - 1, mask=~good)
         arrays = []
         for column, place in zip(columns, self.places):
-            strings = _one_array(table.column(place))
+            strings = one_array(table.column(place))
             strings = strings if index is None else strings.take(index)
             arrays.append(self._convert(strings, column, faults))
-        return pa.RecordBatch.from_arrays(arrays, schema=_nullable_schema(columns)), faults
+        return pa.RecordBatch.from_arrays(arrays, schema=nullable_schema(columns)), faults
 
     def _convert(self, strings: pa.Array, column: Column, faults: list[Fault]) -> pa.Array:
-        kind = _nullable_schema([column]).field(0).type
+        kind = nullable_schema([column]).field(0).type
         if not pa.types.is_string(kind):
             strings = pc.if_else(pc.equal(strings, ""), pa.scalar(None, pa.string()), strings)
         array, bad = strings_to_array(strings, kind)
@@ -254,7 +254,7 @@ def _read_parquet(piece: FilePiece, columns: Sequence[Column], wanted: Collectio
         places = {c: _place(piece.state, there.names, c.name) for c in columns}
         if wanted is not None:
             columns = [c for c in columns if c.name in wanted or not _is_sound(c, there.types[places[c]])]
-        names, schema = [there.names[places[c]] for c in columns], _nullable_schema(columns)
+        names, schema = [there.names[places[c]] for c in columns], nullable_schema(columns)
         stop = file.metadata.num_rows if piece.stop is None else piece.stop
         for group, base in _overlapping(file, piece.start, stop):
             position = base
@@ -310,16 +310,6 @@ def opened_parquet(state: FileState) -> Iterator[papq.ParquetFile]:
             yield file
         if not remote:
             state.verify()  # it was read by its path
-
-
-def _nullable_schema(columns: Sequence[Column]) -> pa.Schema:
-    return arrow_schema([Column(column.name, column.type) for column in columns])
-
-
-def _one_array(column: pa.ChunkedArray) -> pa.Array:
-    if column.num_chunks == 1:
-        return column.chunk(0)
-    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
 
 
 def _typed(column: Column, message: str) -> str:
