@@ -73,12 +73,14 @@ demo-cdc:
 test:
 	@$(NEED_JAVA)
 	@$(MAKE) --no-print-directory $(READY)
+	@$(BIN)/headrace prepare --missing
 	@$(BIN)/python tests/registries.py
 	@$(BIN)/python -m pytest -q -m 'not soak' -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-all:
 	@$(NEED_JAVA)
 	@$(MAKE) --no-print-directory $(READY)
+	@$(BIN)/headrace prepare --missing
 	@$(BIN)/python tests/registries.py
 	@$(BIN)/python -m pytest -q --hypothesis-profile exploring $(ARGS)
 

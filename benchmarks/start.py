@@ -123,7 +123,7 @@ def main() -> None:
     figures: dict[tuple[str, str], list[float]] = defaultdict(list)
     for round_ in range(options.rounds):
         folder = Path(tempfile.mkdtemp(prefix="headrace-bench-", dir=options.folder))
-        server = Server(folder)
+        server = Server(folder, settings={"HEADRACE_CLASS_ARCHIVE": "off"})  # it would be made beside
         try:
             for what, found in (("empty", empty(server, options.views, options.rows)), ("killed", killed(server, 0))):
                 for name, seconds in found.items():

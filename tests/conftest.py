@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+os.environ.setdefault("HEADRACE_CLASS_ARCHIVE", "off")  # `make test` has it made before
 
 
 # A busy machine is no reason for a test to fail, and neither is the draw of the day: the same examples are tried in

@@ -169,13 +169,16 @@ def _serve_until(stop: threading.Event, instance: Instance, host: str, port: int
 
 
 @app.command()
-def prepare() -> None:
+def prepare(
+    missing: Annotated[bool, typer.Option("--missing", help="Only if there is no such archive.")] = False,
+) -> None:
     """Make later starts faster: keep what Java has to load for Spark in an archive in the user's cache."""
     _require_java()
     _log(_settings(None))
+    from headrace.dataflow.class_archive import archive_path
     from headrace.session.rehearsal import rehearse
 
-    path = rehearse()
+    path = archive_path() if missing and archive_path().exists() else rehearse()
     print(f"Spark starts from {path} ({path.stat().st_size / 2**20:.0f} MiB) from now on")
 
 

@@ -112,6 +112,9 @@ class Settings(BaseSettings):
         None, "Address of this host that Spark's executors reach; unset means the one from which the master is reached."
     )
     spark_driver_memory_mb: int = _start(2048, "Heap of the Spark driver (and, when local, of its tasks), MiB.", ge=512)
+    class_archive: bool = _start(
+        True, "Whether the first start lets Java keep Spark's classes for later ones, in ~/.cache/headrace."
+    )
     spark_conf: dict[str, str] = _start({}, "Further Spark properties, as a JSON object.")
     parallelism: int | None = _start(None, "Tasks per operator of new jobs; unset means the number of cores.", ge=1)
 

@@ -6,8 +6,12 @@ another Java or from other jars.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
+import subprocess
+import sys
+import threading
 from pathlib import Path
 
 import pyspark
@@ -15,6 +19,8 @@ import pyspark
 from headrace.common.java import find_java
 
 _QUIET = "-Xlog:cds*=off"
+_MAKER = "headrace.session.rehearsal"
+"""The module that makes an archive when it is run as a program."""
 
 
 def archive_path() -> Path:
@@ -34,3 +40,28 @@ def using() -> str:
     """The options of a JVM that takes its classes from the archive; none where there is no archive."""
     path = archive_path()
     return f'"-XX:SharedArchiveFile={path}" {_QUIET}' if os.access(path, os.R_OK) else ""
+
+
+def make_beside() -> subprocess.Popen[bytes] | None:
+    """Begin to make the archive where there is none, in a process of its own; None where nothing is begun.
+
+    One process of a user makes it at a time: the lock is the child's, and ends with it. The child yields to all others
+    (it sets its own priority), has nobody's terminal, and outlives who began it: a program that runs for a second would
+    never have an archive otherwise.
+    """
+    path = archive_path()
+    if path.exists():
+        return None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.with_suffix(".lock").open("ab") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            process = subprocess.Popen(
+                [sys.executable, "-m", _MAKER], pass_fds=[lock.fileno()], start_new_session=True, cwd=path.parent,
+                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                env={k: v for k, v in os.environ.items() if not k.startswith("HEADRACE_")},
+            )  # fmt: skip
+    except OSError:  # somebody else makes it, or it cannot be kept: Java starts without one
+        return None
+    threading.Thread(target=process.wait, name="headrace-archive", daemon=True).start()  # or it stays as a zombie
+    return process

@@ -25,7 +25,7 @@ from headrace.config import Settings, is_parameter
 from headrace.coordinator.coordinator import Coordinator
 from headrace.coordinator.ddl.place import follow_catalog, open_catalog
 from headrace.coordinator.run.core import state_root
-from headrace.dataflow import kernels
+from headrace.dataflow import class_archive, kernels
 from headrace.dataflow.executors import LOOPBACK, driver_host, is_remote
 from headrace.dataflow.lasting import PlanFiles, programs
 from headrace.dataflow.spark import SparkStart
@@ -155,6 +155,8 @@ class Instance:
 
     def _renew(self, spark: SparkSession) -> None:
         """Go on in another Spark application, or in the first one."""
+        if self._start is not None and self.settings.class_archive:
+            class_archive.make_beside()  # now that nobody waits for this Spark any more
         self.planner.renew(spark)
         self.engine.renew(spark)
         self.kernels.renew(spark)
