@@ -8,6 +8,7 @@ import signal
 import socket
 import sys
 import threading
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -149,7 +150,7 @@ def _serve_until(stop: threading.Event, instance: Instance, host: str, port: int
     with run_server_in_thread(
         instance.client_session, host, port,
         max_connections=settings.max_connections, gate=gate, certificates=certificates,
-    ) as running:  # fmt: skip
+    ) as running, _webhooks(instance):  # fmt: skip
         _tame_garbage_collection()
         shown = "127.0.0.1" if host in ("0.0.0.0", "::", "localhost", "") else host
         print(
@@ -166,6 +167,29 @@ def _serve_until(stop: threading.Event, instance: Instance, host: str, port: int
         failure = instance.coordinator.failure
         if isinstance(failure, Fenced):
             running.server.farewell = failure
+
+
+def _webhooks(instance: Instance) -> AbstractContextManager[object]:
+    """The server of webhooks while the block runs, where a port is configured for them."""
+    settings = instance.settings
+    if settings.webhook_port is None:
+        return nullcontext()
+    from headrace.connectors.declared import needed_module
+    from headrace.server.door import certificates_of
+    from headrace.session.access import is_loopback
+
+    needed_module("h11", "webhook")
+    from headrace.web.server import serve_webhooks
+
+    certificates, host = certificates_of(settings), settings.webhook_host
+    if certificates is None and not is_loopback(host):
+        print(f"warning: webhooks are taken on {host} without encryption (tls_cert_file)", file=sys.stderr)
+    running = serve_webhooks(instance, settings, certificates)
+    print(
+        f"webhooks are taken on {'http' if certificates is None else 'https'}://{host}:{running.port}/webhook/",
+        flush=True,
+    )
+    return running
 
 
 @app.command()

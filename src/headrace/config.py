@@ -94,6 +94,18 @@ class Settings(BaseSettings):
     tls_client_ca_file: Path | None = _start(
         None, "Authorities whose clients' certificates are believed, PEM; needed for rules that ask for certificates."
     )
+    webhook_host: str = _start("127.0.0.1", "Address on which requests to tables with connector webhook are taken.")
+    webhook_port: int | None = _start(
+        None, "TCP port for these requests (HTTP, or HTTPS with tls_cert_file); 0 picks a free one; unset: none.",
+        ge=0, le=65535,
+    )  # fmt: skip
+    webhook_requests: int = _start(
+        64, "Such requests worked on at once; those that come on top are answered 429.", ge=1
+    )
+    webhook_body_kb: int = _start(1024, "Largest body of such a request, KiB; larger ones are answered 413.", ge=1)
+    webhook_timeout_ms: int = _start(
+        30_000, "Milliseconds in which the next request of a connection, and then its body, has to be there.", ge=10
+    )
     audit_log: Path | None = _start(
         None, "A file that gets a line for each login, definition, grant and denied statement; unset means none."
     )

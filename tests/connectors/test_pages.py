@@ -15,6 +15,7 @@ from headrace.connectors.http import sink as http
 from headrace.connectors.kafka import options as kafka
 from headrace.connectors.lake import delta, iceberg
 from headrace.connectors.postgres import options as postgres
+from headrace.connectors.webhook import options as webhook
 from headrace.session.database import connect
 from support import eventually
 
@@ -30,6 +31,7 @@ PAGES = Path(__file__).parents[2] / "docs" / "connectors"
         ("files", "options", file_sink.SINK),
         ("files", "copy options", folders.OPTIONS),
         ("http", "options", http.SINK),
+        ("webhook", "options", webhook.OPTIONS),
         ("datagen", "options", datagen.OPTIONS),
         ("nexmark", "options", nexmark.OPTIONS),
         ("iceberg", "options", iceberg.SINK),

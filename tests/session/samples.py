@@ -27,7 +27,10 @@ DECLARE kinds_c CURSOR WITH HOLD FOR SELECT a FROM kinds_t"""
 """What a session has to run before the samples that use it."""
 SAMPLES: dict[type[st.Statement], tuple[str, ...]] = {
     st.Empty: (),
-    st.CreateTable: ("CREATE TABLE new (a int)", "CREATE TABLE new AS SELECT a FROM kinds_t"),
+    st.CreateTable: (
+        "CREATE TABLE new (a int)", "CREATE TABLE new AS SELECT a FROM kinds_t",
+        "CREATE TABLE new (a int) WITH (connector = 'webhook')",
+    ),
     st.CreateSource: ("CREATE SOURCE new (k int) WITH (connector = 'datagen', rows_per_second = '1')",),
     st.CreateSink: (
         "CREATE SINK new FROM kinds_t WITH (connector = 'blackhole')",

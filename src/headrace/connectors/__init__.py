@@ -40,6 +40,7 @@ kafka/             Kafka: source and sink
 postgres/          PostgreSQL: change source and sink
 lake/              Iceberg and Delta tables: sinks
 http/              the `http` sink
+webhook/           tables whose rows come in HTTP requests
 blackhole.py       the `blackhole` sink, which drops all rows
 
 What must hold. A connector imports a package that it alone needs where it uses it: every Python worker loads this

@@ -10,7 +10,7 @@ import secrets
 import sys
 import threading
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, Generic, Protocol, Self, TypeVar
 
 import structlog
 
@@ -154,13 +154,25 @@ class PgServer:
             session.cancel()
 
 
-class ServerThread:
+class AsyncServer(Protocol):
+    """A server whose `start` and `stop` belong to one event loop."""
+
+    @property
+    def port(self) -> int: ...
+    async def start(self) -> None: ...
+    async def stop(self) -> None: ...
+
+
+S = TypeVar("S", bound=AsyncServer)
+
+
+class ServerThread(Generic[S]):
     """A server with an event loop in a thread of its own; also a context manager."""
 
-    def __init__(self, server: PgServer):
+    def __init__(self, server: S, name: str = "pg-server"):
         self.server = server
         self._loop = _new_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="pg-server", daemon=True)
+        self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
 
     @property
     def port(self) -> int:
@@ -190,7 +202,7 @@ class ServerThread:
         self._thread.join()
         self._loop.close()
 
-    def __enter__(self) -> ServerThread:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -201,7 +213,7 @@ class ServerThread:
 
 def run_server_in_thread(
     make_session: MakeSession, host: str = "127.0.0.1", port: int = 0, **options: Any
-) -> ServerThread:
+) -> ServerThread[PgServer]:
     """A started server; `options` are those of `PgServer`. Port 0 picks a free one."""
     thread = ServerThread(PgServer(make_session, host, port, **options))
     thread.start()

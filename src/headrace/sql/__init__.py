@@ -19,6 +19,7 @@ dml.py            INSERT, UPDATE, DELETE
 copying.py        COPY and its options
 copying_files.py  COPY's own options for files
 connections.py    CREATE CONNECTION
+webhooks.py       VALIDATE SECRET ... AS, of tables that take requests
 cursors.py        DECLARE, FETCH, MOVE
 subscriptions.py  subscriptions, and where a reader of changes begins
 routines.py       CREATE FUNCTION and CREATE AGGREGATE

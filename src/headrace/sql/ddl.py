@@ -10,6 +10,7 @@ from sqlglot.tokenizer_core import Token
 
 from headrace.common.jsonb.document import SPARK_TYPE as JSONB
 from headrace.common.span import SPARK_TYPE as SPAN
+from headrace.connectors.webhook.validation import SECRET
 from headrace.errors import NotSupported, StatementError, UndefinedColumn
 from headrace.sql import statements as st
 from headrace.sql.cursor import Cursor
@@ -23,6 +24,7 @@ from headrace.sql.query import Query
 from headrace.sql.routines import create_function
 from headrace.sql.starts import starts
 from headrace.sql.types import pg_type_text
+from headrace.sql.webhooks import read_validation
 
 KINDS = ("materialized view", "table", "source", "view", "sink", "index", "schema", "connection", "secret",
          "subscription", "function", "aggregate", "database", "user", "role", "type", "sequence")  # fmt: skip
@@ -220,7 +222,7 @@ def _on_conflict(cursor: Cursor) -> str:
 
 def _create_table(cursor: Cursor, temporary: bool) -> st.Statement:
     exists, name, body = if_not_exists(cursor), cursor.table_name(), _body(cursor)
-    append_only, conflict, version, query = False, None, None, None
+    append_only, conflict, version, query, validation = False, None, None, None, None
     found: dict[str, str] = {}
     named = OptionReferences()
     while cursor.token is not None and query is None:
@@ -234,13 +236,15 @@ def _create_table(cursor: Cursor, temporary: bool) -> st.Statement:
             found.update(options(cursor, named))
         elif cursor.peek("INCLUDE") or cursor.peek("FORMAT"):
             _format(cursor, found, named)
+        elif SECRET not in named.secrets and cursor.match("VALIDATE"):
+            validation, named.secrets[SECRET] = read_validation(cursor, [c.name for c in body.columns])
         elif cursor.match("AS"):
             query = read_query(cursor)
         else:
             cursor.fail()
     return st.CreateTable(
         name, tuple(body.columns), body.primary_key, append_only, conflict, version, exists, found, body.watermark,
-        query, temporary, named.secrets, named.connection,
+        query, temporary, named.secrets, named.connection, validation,
     )  # fmt: skip
 
 

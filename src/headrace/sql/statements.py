@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 if TYPE_CHECKING:
     from headrace.common.zones import Zone
+    from headrace.connectors.webhook.validation import Validation
     from headrace.sql.copying import CopyFormat
     from headrace.sql.dml import Assignment, InsertedRows, Returning
     from headrace.sql.query import Expression, Query
@@ -98,6 +99,8 @@ class CreateTable(Statement, writes=True):
     secrets: Mapping[str, TableName] = field(default_factory=dict)
     """As in `CreateSource`, of a table with a connector."""
     connection: TableName | None = None
+    validation: Validation | None = None
+    """How requests prove that they come from who may send, `VALIDATE SECRET ... AS ...`; the secret is in `secrets`."""
 
 
 @dataclass(frozen=True)

@@ -46,6 +46,7 @@ owning.py           whose a new object is, and what its maker grants by default
 connections.py      CREATE CONNECTION, and the options of what names one
 into.py             CREATE SINK ... INTO table: the query as rows of the table
 fed.py              tables that a connector feeds
+webhooks.py         tables whose rows come in HTTP requests
 sharing.py          what the joins of a new view look up instead of keeping
 unaligned.py        views whose joins are jobs of their own
 subscriptions.py    subscriptions, their cursors, COPY (SUBSCRIBE ...)

@@ -61,6 +61,10 @@ class Resolved:
     """The secrets and the connection, each once."""
 
 
+NOTHING: Final = Resolved({}, {}, ())
+"""Those of what has no connector."""
+
+
 def resolved(
     context: Context, statement: st.CreateSource | st.CreateSink | st.CreateTable, options: Mapping[str, str]
 ) -> Resolved:

@@ -28,6 +28,7 @@ from headrace.connectors.confidential import hiding
 from headrace.connectors.job_options import GROUP, PARALLELISM
 from headrace.connectors.sinks import drops_retractions
 from headrace.connectors.sources import added_columns, check_secret_options, feeds, infer_columns, open_source, settled
+from headrace.connectors.webhook.options import check_columns, is_webhook
 from headrace.coordinator.decide.options import on_error
 from headrace.errors import (
     DatatypeMismatch,
@@ -45,7 +46,7 @@ from headrace.errors import (
 )
 from headrace.plan.planner import ViewPlan
 from headrace.session.context import Context
-from headrace.session.execution import connections, fed, sharing, subscriptions
+from headrace.session.execution import connections, fed, sharing, subscriptions, webhooks
 from headrace.session.execution.as_of import check_as_of
 from headrace.session.execution.handler import Handler
 from headrace.session.execution.select import describe
@@ -71,10 +72,16 @@ def create_table(context: Context, statement: st.CreateTable) -> Result:
     found = taken(context, statement.name, statement.if_not_exists, "CREATE TABLE")
     if found is not None:
         return found
-    if statement.options.get("connector"):
+    takes_requests = is_webhook(statement.options)
+    if statement.validation is not None and not takes_requests:
+        raise NotSupported("VALIDATE of a table whose connector is not webhook")
+    if statement.options.get("connector") and not takes_requests:
         return _create_fed_table(context, statement)
+    given = webhooks.resolved(context, statement) if takes_requests else connections.NOTHING
     _refuse_table_features(statement)
     columns = _declared(statement.columns)
+    if takes_requests:
+        check_columns(columns)
     if statement.query is not None and not columns:
         columns = columns_from(describe(context, BoundQuery(localize(context, statement.query), names_of(context))))
     if not columns:
@@ -92,8 +99,14 @@ def create_table(context: Context, statement: st.CreateTable) -> Result:
     )
     coordinator = context.coordinator
     table_id = coordinator.create_relation(
-        new_record(context, content, statement.name, columns, statement.text, statement.primary_key, {}, ())
-    )
+        replace(
+            new_record(
+                context, content, statement.name, columns, statement.text, statement.primary_key, given.options,
+                given.needed,
+            ),
+            secrets=given.secrets,
+        )
+    )  # fmt: skip
     if statement.query is None:
         return Result("CREATE TABLE")
     from headrace.session.execution.dml import insert
@@ -111,7 +124,7 @@ def create_table(context: Context, statement: st.CreateTable) -> Result:
 def _refuse_table_features(statement: st.CreateTable) -> None:
     if statement.temporary:
         raise NotSupported("temporary tables", hint="create a table and drop it afterwards")
-    if statement.options or statement.secrets or statement.connection is not None:
+    if not is_webhook(statement.options) and (statement.options or statement.secrets or statement.connection):
         raise NotSupported("options of a table without a connector")
     if statement.version_column is not None or statement.on_conflict == "do update if not null":
         raise NotSupported("this ON CONFLICT behaviour", hint="use ON CONFLICT OVERWRITE or ON CONFLICT IGNORE")

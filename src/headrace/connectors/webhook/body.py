@@ -1,0 +1,132 @@
+"""The body of a request as rows of a table.
+
+A body is one JSON document, or one on each line. A table of one column, a `jsonb`, takes each document as it is, as a
+row. For any other a document is an object, whose members are the columns, or an array of such objects.
+Either all of a body is understood or none of it counts: the first thing that is wrong is told, with the record that it
+is in.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import Any, Final, NoReturn
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.common.columns import Column, arrow_type
+from headrace.common.jsonb import document
+from headrace.connectors.json_in import nullable_schema, object_rows
+from headrace.connectors.policy import sample
+from headrace.errors import HeadraceError
+
+MAX_DEPTH: Final = 100
+"""Objects and arrays inside of one another, at most."""
+_STRINGS: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"', re.DOTALL)
+_FAR: Final = re.compile(rb"\d[eE][+-]?0*[1-9]\d{3}")
+"""Numbers of a few characters that are thousands of digits when they are written out."""
+
+
+class BodyFault(HeadraceError):
+    """A body that is not rows of the table."""
+
+    sqlstate = "22P02"
+
+    def __init__(self, message: str, record: int | None = None, column: str | None = None, value: str | None = None):
+        super().__init__(message)
+        self.record = record
+        """Which record of the body, counted from 1."""
+        self.column = column
+        self.value = value
+
+
+def is_whole(columns: Sequence[Column]) -> bool:
+    """Whether each document is a row as it is."""
+    return len(columns) == 1 and columns[0].type == document.SPARK_TYPE
+
+
+def rows_of(body: bytes, columns: Sequence[Column], *, lines: bool) -> pa.RecordBatch:
+    """The rows. A column that an object lacks is NULL, members that are no columns are ignored. Raises `BodyFault`."""
+    try:
+        text = body.decode()
+    except UnicodeDecodeError as error:
+        raise BodyFault(f"the body is not UTF-8: {error.reason} at byte {error.start}") from None
+    _check_shape(body)
+    texts = [line for line in text.split("\n") if line.strip()] if lines else [text]
+    if is_whole(columns):
+        stored = [document.stored(_document(one, i)) for i, one in enumerate(texts, 1)]
+        return pa.RecordBatch.from_arrays([pa.array(stored, arrow_type(columns[0].type))], [columns[0].name])
+    return _object_rows(texts, columns)
+
+
+def check_not_null(rows: pa.RecordBatch, required: Sequence[str]) -> None:
+    """Raise `BodyFault` for a row that lacks a value of a column which must have one."""
+    for name in required:
+        column = rows.column(name)
+        if column.null_count:
+            at = int(np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))[0]) + 1
+            raise BodyFault(f'null value in column "{name}" violates not-null constraint', at, name, "null")
+
+
+def _check_shape(body: bytes) -> None:
+    """Raise `BodyFault` for what costs much more to read than it is long."""
+    deep = body.count(b"{") + body.count(b"[") > MAX_DEPTH
+    if not deep and _FAR.search(body) is None:
+        return
+    bare = _STRINGS.sub(b"", body)
+    if _FAR.search(bare) is not None:
+        raise BodyFault("a number has an exponent of more than three digits")
+    octets = np.frombuffer(bare, np.uint8)
+    opened = ((octets == ord("{")) | (octets == ord("["))).astype(np.int64)
+    closed = ((octets == ord("}")) | (octets == ord("]"))).astype(np.int64)
+    if len(octets) and int(np.cumsum(opened - closed).max()) > MAX_DEPTH:
+        raise BodyFault(f"the body has more than {MAX_DEPTH} objects and arrays inside of one another")
+
+
+def _document(text: str, record: int) -> Any:
+    try:
+        return document.read(text)
+    except document.JsonbFault as fault:
+        raise BodyFault(str(fault), record, None, sample(text)) from None
+
+
+def _refused(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _value(text: str, record: int) -> Any:
+    try:
+        return json.loads(text, parse_float=Decimal, parse_constant=_refused)
+    except (ValueError, RecursionError) as error:
+        raise BodyFault(f"malformed JSON: {error}", record, None, sample(text)) from None
+
+
+def _object_rows(texts: Sequence[str], columns: Sequence[Column]) -> pa.RecordBatch:
+    """Objects, or arrays of them, as rows; columns of `jsonb` come of a reading of their own, with exact numbers."""
+    loose = [column for column in columns if column.type == document.SPARK_TYPE]
+    objects = _objects([_value(text, i) for i, text in enumerate(texts, 1)])
+    batch, faults = object_rows(objects, [c for c in columns if c not in loose])
+    if faults:
+        row, name, value, message = min(faults, key=lambda fault: fault[0])
+        raise BodyFault(message, row + 1, name, sample(value))
+    arrays = dict(zip(batch.schema.names, batch.columns))
+    if loose:
+        found = _objects([_document(text, i) for i, text in enumerate(texts, 1)])
+        for column in loose:
+            given = [o.get(column.name) for o in found]
+            values = [None if value is None else document.stored(value) for value in given]
+            arrays[column.name] = pa.array(values, arrow_type(column.type))
+    return pa.RecordBatch.from_arrays([arrays[c.name] for c in columns], schema=nullable_schema(columns))
+
+
+def _objects(documents: Sequence[Any]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    for one in documents:
+        for item in one if isinstance(one, list) else [one]:
+            if not isinstance(item, dict):
+                raise BodyFault("not a JSON object", len(found) + 1, None, sample(json.dumps(item, default=str)))
+            found.append(item)
+    return found

@@ -1,0 +1,201 @@
+"""What a request comes to: which table it is for, whether it may, its rows, and what it is answered. No network.
+
+`/webhook/<database>/<schema>/<table>` is looked up in the catalog for each request, so a table's URL goes with its
+name: it begins and ends with the table, and moves with RENAME. A request acts as the table's owner, who may always
+insert; whoever can sign one may do just this.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+from urllib.parse import unquote
+
+import pyarrow as pa
+from structlog import get_logger
+
+from headrace.catalog.contents import TableContent
+from headrace.catalog.records import ObjectRecord
+from headrace.connectors.webhook.body import BodyFault, check_not_null, rows_of
+from headrace.connectors.webhook.options import by_lines, is_webhook
+from headrace.connectors.webhook.validation import SECRET, Validation
+from headrace.coordinator.decide.watermarks import declared
+from headrace.coordinator.writes.requests import RowWrite, TableWrite, WriteResult
+from headrace.coordinator.writes.rows import RowOperation, append_rows, insert_rows
+from headrace.errors import DataError, HeadraceError, OperationalError, ReadOnlyTransaction, UndefinedTable
+from headrace.session.access import is_loopback
+from headrace.sql.statements import DATABASE
+from headrace.state.changes import TableChange
+from headrace.web.exchange import Answer, Head, failed
+
+if TYPE_CHECKING:
+    from headrace.catalog.catalog import Catalog
+    from headrace.coordinator.coordinator import Coordinator
+
+_log = get_logger("headrace.web")
+RETRY_S: Final = 1
+"""After so many seconds a client is to come again that was told to."""
+_JSON: Final = ("application/json", "application/x-ndjson", "application/ndjson", "application/jsonl", "")
+_LINES: Final = ("application/x-ndjson", "application/ndjson", "application/jsonl")
+
+
+class Home(Protocol):
+    """What is needed of a database; `Instance` has it."""
+
+    catalog: Catalog
+    coordinator: Coordinator
+
+    def check(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Written:
+    """Rows on their way into a table."""
+
+    table: ObjectRecord
+    request: RowWrite | TableWrite
+
+    def answer(self) -> Answer:
+        """What the client is told, once the request is done."""
+        try:
+            result = self.request.done.result()
+        except Exception as error:
+            return failure(error)
+        return _taken(result)
+
+
+class Receiver:
+    """Takes requests for a database. Thread-safe."""
+
+    def __init__(self, home: Home) -> None:
+        self._home = home
+
+    def refusal(self, head: Head) -> Answer | None:
+        """Why a request is not taken, as far as its head tells; None where the rest of it is wanted."""
+        try:
+            self._check_home()
+        except HeadraceError as error:
+            return failure(error)
+        record = self._table(head.target)
+        if record is None:
+            return _no_table()
+        if head.method != "POST":
+            return Answer(405, {"error": f"{head.method} is not what a webhook takes"}, {"Allow": "POST"})
+        kind, encoding = _media_type(head), head.value("content-encoding").lower()
+        if not (kind in _JSON or kind.endswith("+json")) or not _is_utf8(head) or encoding not in ("", "identity"):
+            said = ", ".join(filter(None, (head.value("content-type"), encoding)))
+            return failed(
+                415, f"a body of {said} is not taken: application/json or application/x-ndjson, not compressed"
+            )
+        return self._unproved(record, head)
+
+    def take(self, head: Head, body: bytes) -> Written | Answer:
+        """Hand the rows of a request to the writer, or say why not. Blocks for no longer than that takes to compute."""
+        try:
+            self._check_home()
+            record = self._table(head.target)
+            if record is None:
+                return _no_table()
+            refused = self._unproved(record, head) or self._unsigned(record, head, body)
+            if refused is not None:
+                return refused
+            lines = by_lines(record.options) or _media_type(head) in _LINES
+            rows = rows_of(body, record.columns, lines=lines)
+            check_not_null(rows, [c.name for c in record.columns if not c.nullable or c.name in record.primary_key])
+            if not rows.num_rows:
+                return _taken(WriteResult(0, 0, 0, 0))
+            request = self._write(record, rows)
+            self._home.coordinator.writer.submit(request)
+            return Written(record, request)
+        except Exception as error:
+            return failure(error)
+
+    def give_up(self, written: Written) -> None:
+        """Let rows go that have waited for too long, unless they are being committed; the request is done then."""
+        error = OperationalError("the table takes no rows at the moment: another change of it goes on")
+        self._home.coordinator.writer.cancel(written.request, error)
+
+    # ---- who may
+
+    def _check_home(self) -> None:
+        """Raises what keeps the database from taking rows."""
+        self._home.check()
+        self._home.coordinator.refuse_writes("a request to a webhook")
+        self._home.coordinator.check_lease()
+
+    def _table(self, target: str) -> ObjectRecord | None:
+        """The table that a URL is that of."""
+        parts = [unquote(part, errors="replace") for part in target.partition("?")[0].split("/")]
+        if len(parts) != 5 or parts[:3] != ["", "webhook", DATABASE]:
+            return None
+        record = self._home.catalog.image.object_named(parts[3], parts[4])
+        found = record is not None and isinstance(record.content, TableContent) and is_webhook(record.options)
+        return record if found else None
+
+    def _unproved(self, record: ObjectRecord, head: Head) -> Answer | None:
+        """What is said to clients that the table's definition does not let in before they have sent anything."""
+        if Validation.of(record.options) is None and not is_loopback(head.address):
+            _log.warning("a request was refused: its table has no VALIDATE", table=record.name, client=head.address)
+            return failed(401, "the table has no VALIDATE: it takes requests from the server's own machine only")
+        return None
+
+    def _unsigned(self, record: ObjectRecord, head: Head, body: bytes) -> Answer | None:
+        """What is said of a request that does not prove where it comes from."""
+        validation = Validation.of(record.options)
+        if validation is None:
+            return None
+        values = self._home.coordinator.secrets({SECRET: record.secrets[SECRET]})
+        assert values is not None
+        if validation.accepts(head.headers, body, values()[SECRET]):
+            return None
+        _log.warning("a request was refused: VALIDATE does not hold", table=record.name, client=head.address)
+        return failed(401, f"the header {validation.header} is not what VALIDATE wants")
+
+    # ---- rows
+
+    def _write(self, record: ObjectRecord, rows: pa.RecordBatch) -> RowWrite | TableWrite:
+        """Rows as a request to the writer: single ones by key where that can be, as INSERT ... VALUES has it."""
+        layout = self._home.coordinator.writer.layout(record.id)
+        ignore = record.content_as(TableContent).on_conflict == "ignore"
+        if not layout.plain or declared(record) is not None or (record.primary_key and not layout.keyed):
+            return TableWrite(record.id, TableChange(rows, None, "ignore" if ignore else "overwrite"))
+        made = list(zip(*(column.to_pylist() for column in rows.columns)))
+        if not layout.key_at:
+            return RowWrite(RowOperation(record.id, (), append_rows(made)))
+        keys = [layout.key_of(row) for row in made]
+        return RowWrite(RowOperation(record.id, tuple(keys), insert_rows(made, keys, ignore=ignore)))
+
+
+def failure(error: BaseException) -> Answer:
+    """What is said of an error."""
+    if isinstance(error, BodyFault):
+        return failed(400, error.message, record=error.record, column=error.column, value=error.value)
+    if isinstance(error, DataError):
+        return failed(400, error.message)
+    if isinstance(error, UndefinedTable):
+        return _no_table()
+    if isinstance(error, (ReadOnlyTransaction, OperationalError)):
+        # Whether rows are there whose commit has failed is not known to everybody; repeated they are there once by key.
+        return failed(503, error.message, RETRY_S)
+    if isinstance(error, HeadraceError):
+        _log.error("a request failed", error=error.message, sqlstate=error.sqlstate)
+        return failed(500, error.message)
+    _log.error("a request failed", exc_info=error)
+    return failed(500, "the request failed; the server's log says more")
+
+
+def _no_table() -> Answer:
+    return failed(404, f"there is no webhook here: /webhook/{DATABASE}/<schema>/<table> of a table with this connector")
+
+
+def _taken(result: WriteResult) -> Answer:
+    return Answer(200, {"rows": result.inserted, **({"late": result.late} if result.late else {})})
+
+
+def _media_type(head: Head) -> str:
+    return head.value("content-type").partition(";")[0].strip().lower()
+
+
+def _is_utf8(head: Head) -> bool:
+    _, _, said = head.value("content-type").lower().replace(" ", "").partition("charset=")
+    return said.partition(";")[0].strip('"') in ("", "utf-8", "utf8")

@@ -1,0 +1,196 @@
+"""The server of webhooks: listens, and bounds how much is under way."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Final
+
+from structlog import get_logger
+
+from headrace.errors import OperationalError
+from headrace.server.server import ServerThread
+from headrace.server.tls import Certificates
+from headrace.web.exchange import Answer, Exchange, Head, Refused, Unanswerable, failed, too_large
+from headrace.web.receiver import RETRY_S, Receiver, Written
+
+if TYPE_CHECKING:
+    from headrace.config import Settings
+    from headrace.web.receiver import Home
+
+_log = get_logger("headrace.web")
+CONNECTIONS_PER_REQUEST: Final = 4
+"""Connections that may be open for each request that may be worked on."""
+THREADS: Final = 4
+"""Threads that check signatures and read JSON."""
+WAIT_S: Final = 30.0
+"""Seconds for which rows wait for others that have the table for themselves."""
+GRACE_S: Final = 5.0
+"""Seconds that what is under way has to be answered when the server stops."""
+_HANDSHAKE_S: Final = 10.0
+
+
+class WebhookServer:
+    """Takes requests for the tables of a database. `start` and `stop` belong to one event loop."""
+
+    def __init__(self, receiver: Receiver, settings: Settings, certificates: Certificates | None = None) -> None:
+        """With `certificates` all connections are encrypted, without none is."""
+        self._receiver = receiver
+        self._host = settings.webhook_host
+        self._port = settings.webhook_port or 0
+        self._timeout_s = settings.webhook_timeout_ms / 1000
+        self._most_bytes = settings.webhook_body_kb << 10
+        self._most_requests = settings.webhook_requests
+        self._certificates = certificates
+        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="headrace-webhook")
+        self._server: asyncio.Server | None = None
+        self._connections: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
+        self._under_way = 0
+        """Requests that are worked on: their bodies are there."""
+        self._unanswered = 0
+        """Requests whose heads are there, and whose answers have not left."""
+        self._stopping = False
+        self.refused = 0
+        """Requests that were told to come again, because too many were under way."""
+
+    @property
+    def port(self) -> int:
+        """The TCP port; the one that was picked, after `start` with port 0."""
+        return self._port
+
+    async def start(self) -> None:
+        """Listen. Raises `OSError` if the address is taken."""
+        encryption: dict[str, Any] = {}
+        if self._certificates is not None:
+            encryption = {"ssl": _renewing(self._certificates), "ssl_handshake_timeout": _HANDSHAKE_S}
+        self._server = await asyncio.start_server(self._connected, self._host, self._port, **encryption)
+        self._port = self._server.sockets[0].getsockname()[1]
+
+    async def stop(self) -> None:
+        """Accept no more; what is under way is answered, everybody else is cut off."""
+        self._stopping = True
+        if self._server is not None:
+            self._server.close()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(GRACE_S):
+                while self._under_way or self._unanswered:
+                    await asyncio.sleep(0.02)
+        for writer in self._connections.values():
+            writer.transport.abort()
+        if self._connections:
+            _, hanging = await asyncio.wait(self._connections, timeout=GRACE_S)
+            for task in hanging:
+                task.cancel()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        if self._stopping or len(self._connections) >= CONNECTIONS_PER_REQUEST * self._most_requests:
+            writer.transport.abort()
+            return
+        self._connections[task] = writer
+        exchange = Exchange(reader, writer, self._timeout_s)
+        try:
+            await self._serve(exchange)
+            await exchange.linger()
+        except Unanswerable:
+            pass
+        except Exception as error:  # a fault of this server: nobody else's connection
+            _log.error("a connection of a webhook failed", exc_info=error)
+        finally:
+            del self._connections[task]
+            writer.close()
+
+    async def _serve(self, exchange: Exchange) -> None:
+        """Answer one request after another."""
+        more = True
+        while more:
+            try:
+                head = await exchange.head()
+            except Refused as refused:
+                await exchange.answer(refused.answer, last=True)
+                return
+            if head is None:
+                return
+            self._unanswered += 1
+            try:
+                more = await self._serve_one(exchange, head)
+            finally:
+                self._unanswered -= 1
+
+    async def _serve_one(self, exchange: Exchange, head: Head) -> bool:
+        """Answer a request; whether another one may follow."""
+        try:
+            answer, last = await self._answer(exchange, head), self._stopping
+        except Refused as refused:
+            answer, last = refused.answer, True
+        return await exchange.answer(answer, last=last)
+
+    async def _answer(self, exchange: Exchange, head: Head) -> Answer:
+        refusal = self._receiver.refusal(head) or self._too_much()
+        if refusal is not None:
+            return refusal
+        length = head.value("content-length")
+        if length and int(length) > self._most_bytes:  # h11 has seen to it that it is a number
+            return too_large(self._most_bytes)
+        body = await exchange.body(self._most_bytes)
+        refusal = self._too_much()  # others have come meanwhile: bodies are slow
+        if refusal is not None:
+            return refusal
+        self._under_way += 1
+        try:
+            return await self._taken(head, body)
+        finally:
+            self._under_way -= 1
+
+    def _too_much(self) -> Answer | None:
+        if self._stopping:
+            return failed(503, "the server is shutting down", RETRY_S)
+        if self._under_way < self._most_requests:
+            return None
+        self.refused += 1
+        return failed(429, f"{self._most_requests} requests are under way (webhook_requests)", RETRY_S)
+
+    async def _taken(self, head: Head, body: bytes) -> Answer:
+        """What a request is answered, once its rows are durable."""
+        loop = asyncio.get_running_loop()
+        written = await loop.run_in_executor(self._pool, self._receiver.take, head, body)
+        if isinstance(written, Answer):
+            return written
+        await self._committed(written, loop)
+        return written.answer()
+
+    async def _committed(self, written: Written, loop: asyncio.AbstractEventLoop) -> None:
+        told = asyncio.Event()
+        written.request.done.add_done_callback(lambda _: loop.call_soon_threadsafe(told.set))
+        try:
+            async with asyncio.timeout(WAIT_S):
+                await told.wait()
+        except TimeoutError:
+            await loop.run_in_executor(self._pool, self._receiver.give_up, written)
+            await told.wait()  # it is given up, or was being committed
+
+
+def _renewing(certificates: Certificates) -> ssl.SSLContext:
+    """A context that has for each connection the certificate as it is then."""
+    context = certificates.now().context
+
+    def renew(connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
+        connection.context = certificates.now().context
+
+    context.sni_callback = renew
+    return context
+
+
+def serve_webhooks(home: Home, settings: Settings, certificates: Certificates | None) -> ServerThread[WebhookServer]:
+    """A started server. Raises `OperationalError` if it cannot listen."""
+    thread = ServerThread(WebhookServer(Receiver(home), settings, certificates), "webhooks")
+    try:
+        thread.start()
+    except OSError as error:
+        where = f"{settings.webhook_host}:{settings.webhook_port}"
+        raise OperationalError(f"cannot take webhooks on {where}: {error.strerror or error}") from error
+    return thread
