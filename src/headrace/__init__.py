@@ -10,7 +10,7 @@ cli.py        the `headrace` command: its subcommands and their options
 shell/        the interactive shell, and what the subcommands print
 demo/         the demonstration: a year of flights, a crash, the proof that all is exact
 server/       PostgreSQL's wire protocol over asyncio
-web/            HTTP requests that put rows into tables
+web/          HTTP requests that put rows into tables
 
 What they talk to:
 

@@ -82,6 +82,7 @@ def test_a_column_of_jsonb_among_others() -> None:
         (b'{"name": "\xff"}', False, None, None, "not UTF-8"),
         (b"\xef\xbb\xbf{}", False, 1, None, "malformed JSON"),
         (b'{"id": 1e9999}', False, None, None, "exponent"),
+        (b'{"name": "a\\\\\\u0000"}', False, None, None, "u0000"),
         (b'{"x": ' + b"[" * MAX_DEPTH + b"]" * MAX_DEPTH + b"}", False, None, None, "inside of one another"),
     ],
 )  # fmt: skip
@@ -95,6 +96,7 @@ def test_what_is_wrong_is_told_with_its_record(
 def test_depth_and_exponents_count_outside_of_strings() -> None:
     text = "[" * 200 + ' 1e9999 \\" ' + "{" * 200
     assert rows(json.dumps({"name": text})) == [(None, text, None, None)]
+    assert rows(rb'{"name": "\\u0000"}') == [(None, r"\u0000", None, None)], "six plain characters"
     deep = "[" * (MAX_DEPTH - 1) + "]" * (MAX_DEPTH - 1)
     assert rows(f'{{"id": 1, "x": {deep}}}')[0][0] == 1
     assert "exponent" in fault('{"a": 1E+00123456}', Column("data", JSONB)).message

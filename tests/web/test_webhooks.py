@@ -146,6 +146,17 @@ def test_keys_defaults_of_conflicts_and_watermarks(scene: Scene) -> None:
     assert scene.sql("SELECT count(*) FROM log") == [(2,)]
 
 
+def test_many_rows_in_a_request(scene: Scene) -> None:
+    scene.sql(f"CREATE TABLE t (id int PRIMARY KEY, v int) {SIGNED}", f"CREATE TABLE u (id int) {SIGNED}")
+    body = [{"id": i % 2000, "v": i} for i in range(3000)]
+    assert scene.post("t", body, signed(body)) == (200, {"rows": 2000}), "of two with one key the last one counts"
+    assert scene.sql("SELECT count(*), min(v), max(v) FROM t") == [(2000, 1000, 2999)]
+    assert scene.post("u", body, signed(body)) == (200, {"rows": 3000})
+    few = [*body[:3], {"id": 0, "v": -1}]
+    assert scene.post("t", few, signed(few)) == (200, {"rows": 3})
+    assert scene.sql("SELECT v FROM t WHERE id < 3 ORDER BY id") == [(-1,), (1,), (2,)]
+
+
 def test_many_at_once_are_committed_in_groups(scene: Scene) -> None:
     scene.sql(f"CREATE TABLE t (id int PRIMARY KEY, who int) {SIGNED}")
     clients, each = 8, 25

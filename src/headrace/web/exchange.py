@@ -135,6 +135,14 @@ class Exchange:
                 while await self._reader.read(_CHUNK):
                     pass
 
+    async def close(self) -> None:
+        """End the connection; what the client does not take by then is dropped."""
+        self._writer.close()
+        with suppress(OSError, TimeoutError):
+            async with asyncio.timeout(LINGER_S):
+                await self._writer.wait_closed()
+        self._writer.transport.abort()
+
     async def _event(self) -> Any:
         while True:
             try:

@@ -7,6 +7,7 @@ insert; whoever can sign one may do just this.
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 from urllib.parse import unquote
@@ -35,6 +36,10 @@ if TYPE_CHECKING:
 _log = get_logger("headrace.web")
 RETRY_S: Final = 1
 """After so many seconds a client is to come again that was told to."""
+LOG_EVERY_S: Final = 1.0
+"""The log has at most one request that was refused of each table in so many seconds."""
+SINGLE_ROWS: Final = 1_000
+"""Rows of a request that are written one by one; more of them cost less as a whole."""
 _JSON: Final = ("application/json", "application/x-ndjson", "application/ndjson", "application/jsonl", "")
 _LINES: Final = ("application/x-ndjson", "application/ndjson", "application/jsonl")
 
@@ -69,6 +74,8 @@ class Receiver:
 
     def __init__(self, home: Home) -> None:
         self._home = home
+        self._said_s: dict[int, float] = {}
+        """When the log was last told of a table's requests that were refused."""
 
     def refusal(self, head: Head) -> Answer | None:
         """Why a request is not taken, as far as its head tells; None where the rest of it is wanted."""
@@ -135,7 +142,7 @@ class Receiver:
     def _unproved(self, record: ObjectRecord, head: Head) -> Answer | None:
         """What is said to clients that the table's definition does not let in before they have sent anything."""
         if Validation.of(record.options) is None and not is_loopback(head.address):
-            _log.warning("a request was refused: its table has no VALIDATE", table=record.name, client=head.address)
+            self._note(record, head, "its table has no VALIDATE")
             return failed(401, "the table has no VALIDATE: it takes requests from the server's own machine only")
         return None
 
@@ -148,8 +155,15 @@ class Receiver:
         assert values is not None
         if validation.accepts(head.headers, body, values()[SECRET]):
             return None
-        _log.warning("a request was refused: VALIDATE does not hold", table=record.name, client=head.address)
+        self._note(record, head, "VALIDATE does not hold")
         return failed(401, f"the header {validation.header} is not what VALIDATE wants")
+
+    def _note(self, record: ObjectRecord, head: Head, reason: str) -> None:
+        """Say in the log that a request was refused, now and then: whoever floods the port is not to flood it, too."""
+        now_s = time.monotonic()
+        if now_s - self._said_s.get(record.id, -LOG_EVERY_S) >= LOG_EVERY_S:
+            self._said_s[record.id] = now_s
+            _log.warning("a request was refused", reason=reason, table=record.name, client=head.address)
 
     # ---- rows
 
@@ -157,7 +171,8 @@ class Receiver:
         """Rows as a request to the writer: single ones by key where that can be, as INSERT ... VALUES has it."""
         layout = self._home.coordinator.writer.layout(record.id)
         ignore = record.content_as(TableContent).on_conflict == "ignore"
-        if not layout.plain or declared(record) is not None or (record.primary_key and not layout.keyed):
+        singly = rows.num_rows <= SINGLE_ROWS and layout.plain and (layout.keyed or not record.primary_key)
+        if not singly or declared(record) is not None:
             return TableWrite(record.id, TableChange(rows, None, "ignore" if ignore else "overwrite"))
         made = list(zip(*(column.to_pylist() for column in rows.columns)))
         if not layout.key_at:

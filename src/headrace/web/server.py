@@ -101,8 +101,8 @@ class WebhookServer:
         except Exception as error:  # a fault of this server: nobody else's connection
             _log.error("a connection of a webhook failed", exc_info=error)
         finally:
+            await exchange.close()
             del self._connections[task]
-            writer.close()
 
     async def _serve(self, exchange: Exchange) -> None:
         """Answer one request after another."""

@@ -28,6 +28,8 @@ MAX_DEPTH: Final = 100
 _STRINGS: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"', re.DOTALL)
 _FAR: Final = re.compile(rb"\d[eE][+-]?0*[1-9]\d{3}")
 """Numbers of a few characters that are thousands of digits when they are written out."""
+_ZERO: Final = re.compile(rb"(?<!\\)(?:\\\\)*+\\u0000")
+"""The one character that no text of PostgreSQL's has."""
 
 
 class BodyFault(HeadraceError):
@@ -72,7 +74,9 @@ def check_not_null(rows: pa.RecordBatch, required: Sequence[str]) -> None:
 
 
 def _check_shape(body: bytes) -> None:
-    """Raise `BodyFault` for what costs much more to read than it is long."""
+    """Raise `BodyFault` for what costs much more to read than it is long, and for what no column can hold."""
+    if _ZERO.search(body) is not None:
+        raise BodyFault("\\u0000 cannot be part of a text")
     deep = body.count(b"{") + body.count(b"[") > MAX_DEPTH
     if not deep and _FAR.search(body) is None:
         return

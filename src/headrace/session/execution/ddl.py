@@ -108,7 +108,7 @@ def create_table(context: Context, statement: st.CreateTable) -> Result:
         )
     )  # fmt: skip
     if statement.query is None:
-        return Result("CREATE TABLE")
+        return Result("CREATE TABLE", notices=webhooks.notices(context) if takes_requests else [])
     from headrace.session.execution.dml import insert
 
     made = st.Insert(statement.name, (), query=statement.query, text=statement.text)

@@ -8,6 +8,7 @@ from headrace.errors import InvalidParameter, NotSupported
 from headrace.session.context import Context
 from headrace.session.execution import connections, secrets
 from headrace.session.execution.connections import Resolved
+from headrace.session.result import Notice
 from headrace.sql import statements as st
 
 
@@ -29,3 +30,10 @@ def resolved(context: Context, statement: st.CreateTable) -> Resolved:
     check_options(statement.options)
     found = connections.resolved(context, statement, statement.options)
     return Resolved({**found.options, **proof}, found.secrets, secrets.dependencies(found.secrets))
+
+
+def notices(context: Context) -> list[Notice]:
+    """What whoever has created such a table should know."""
+    if context.settings.webhook_port is not None:
+        return []
+    return [Notice("this server takes no requests: it was started without webhook_port")]
