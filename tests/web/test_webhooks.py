@@ -337,10 +337,12 @@ def test_a_flood_is_told_to_come_again(scene: Scene) -> None:
             for i in range(2, 8):
                 status, said, headers = post(server.port, path, {"id": i}, signed({"id": i}))
                 assert status == 429 and headers["Retry-After"] == "1" and "webhook_requests" in said["error"]
+            head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n".encode()
+            assert raw(server.port, head).startswith(b"HTTP/1.1 429 "), "before its body comes"
         assert [w.result(WAIT_S)[0] for w in waiting] == [200, 200]
     assert post(server.port, path, {"id": 9}, signed({"id": 9}))[0] == 200
     assert scene.sql("SELECT id FROM t ORDER BY id") == [(0,), (1,), (9,)]
-    assert server.server.refused == 6
+    assert server.server.refused == 7
 
 
 def test_connections_are_bounded(scene: Scene) -> None:
