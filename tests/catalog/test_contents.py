@@ -28,7 +28,7 @@ from headrace.errors import CorruptObject
 from headrace.session.roles import Role
 
 OBJECTS = (Path(__file__).parent / "frozen" / "objects.jsonl").read_text().splitlines()
-"""Records of objects as the programs before typed contents wrote them; long texts were cut."""
+"""Records of objects as the programs before typed contents wrote them, and of shared sources; long texts were cut."""
 
 JOBS = (Path(__file__).parent / "frozen" / "jobs.jsonl").read_text().splitlines()
 """The same of jobs: of a table, a view, views that could share a side, that look rows up, and of an early program."""

@@ -300,7 +300,7 @@ def test_a_view_that_cannot_begin_keeps_no_bindings(db: Bound, monkeypatch: pyte
         found = poll(ticker, relation, reader)
         if relation.id in silent:
             found.done.wait(WAIT_S)
-            found.binding, found.error = None, StorageError("no answer")
+            found.bindings, found.error = [], StorageError("no answer")
         return found
 
     monkeypatch.setattr(Ticker, "_ask", asked)
@@ -333,7 +333,7 @@ def test_a_view_on_one_that_cannot_begin_keeps_no_bindings(timed: Bound, monkeyp
         found = poll(ticker, relation, reader)
         if relation.id in silent:
             found.done.wait(WAIT_S)
-            found.binding, found.error = None, StorageError("no answer")
+            found.bindings, found.error = [], StorageError("no answer")
         return found
 
     monkeypatch.setattr(Ticker, "_ask", asked)

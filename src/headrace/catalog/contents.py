@@ -148,6 +148,15 @@ class SourceContent(Content):
     part: str | None = field(default=None, metadata=rare())
     """The name of the table with a connector that it is a hidden part of."""
     watermark: DeclaredWatermark | None = field(default=None, metadata=rare(read=DeclaredWatermark.from_json))
+    shared: bool = field(default=False, metadata=rare(late=1))
+    """It has no rows of its own: tables are read from it, each by a hidden source."""
+    origin: int | None = field(default=None, metadata=rare(late=1))
+    """The id of the shared source that it is one of the tables of: they are bound together."""
+
+    @property
+    def version(self) -> int:
+        """Older programs would bind tables of one source each by itself."""
+        return 7 if self.shared or self.origin is not None else 1
 
 
 @dataclass(frozen=True, slots=True)

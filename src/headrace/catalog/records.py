@@ -62,7 +62,7 @@ class ObjectRecord(_Record):
     """
 
     COLLECTION: ClassVar[Collection] = "object"
-    VERSION: ClassVar[int] = 6
+    VERSION: ClassVar[int] = 7
 
     id: int
     content: Content

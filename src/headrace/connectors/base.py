@@ -54,6 +54,43 @@ class Binding:
 
 
 @dataclass(frozen=True)
+class Follower:
+    """A table of a shared source, as a tick finds it."""
+
+    options: Mapping[str, str]
+    """Those of the table's own source; none of them is a secret that has been looked up."""
+    after: Offsets
+    """What it is bound to; `{}` for nothing yet."""
+    taken: Offsets | None
+    """What its readers have durably taken in; None as long as one has not begun."""
+
+
+@dataclass(frozen=True)
+class SlotStanding:
+    """How far behind a shared source lies what it holds where it reads."""
+
+    slot: str
+    publication: str
+    confirmed: str
+    """Up to where all of its tables have durably taken it in, and what came before has been let go of."""
+    lag_bytes: int
+    """From there to the end of the log."""
+    kept_bytes: int
+    """The log that is kept for it."""
+
+
+@dataclass(frozen=True)
+class SharedBinding:
+    """What a shared source and its tables are bound to together, at one epoch."""
+
+    offsets: Offsets
+    """The source's own."""
+    tables: Mapping[int, Binding]
+    """Those of its tables for which there is something new."""
+    standing: SlotStanding
+
+
+@dataclass(frozen=True)
 class RowError:
     """A record or value that could not be understood."""
 
@@ -89,6 +126,10 @@ OPTIONS: Final = DeclaredOptions(
     )
 )
 """Options that every source has besides those of its connector."""
+
+
+SHARED_BY: Final = "include.source"
+"""The option of a table's source that says which shared one it is read from; no statement can give it."""
 
 
 class CommonOptions(NamedTuple):
@@ -136,6 +177,19 @@ class Source(ABC):
     holds = False
     """Whether something is kept for its readers where it reads, until it is told that they have taken it in."""
 
+    shared = False
+    """Whether it has no rows of its own, and several tables are read from it, each by a source of its own."""
+
+    @classmethod
+    def variant(cls, options: Mapping[str, str]) -> type[Source]:
+        """The class that is meant by options, of a connector that has several."""
+        return cls
+
+    @classmethod
+    def whole(cls, offsets: Offsets) -> bool:
+        """Whether all that is up to `offsets` is of one moment; else nobody is to see it before the next binding."""
+        return True
+
     @classmethod
     def settled(cls, options: Mapping[str, str]) -> dict[str, str]:
         """The options as they are stored: what was left open and has to stay as it is from then on is filled in."""
@@ -160,6 +214,10 @@ class Source(ABC):
 
         Raises `SourceError` if what is still to be read is gone or has changed.
         """
+
+    def latest_together(self, after: Offsets, tables: Mapping[int, Follower], limit: Admission) -> SharedBinding:
+        """The newest offsets of a shared source and of its tables, of one moment. Raises `SourceError`."""
+        raise NotImplementedError
 
     def rows_between(self, from_: Offsets, to: Offsets) -> int | None:
         """About how many rows lie between two offsets, told without reading; None if the offsets don't tell.
@@ -216,11 +274,15 @@ __all__ = [
     "Admission",
     "Binding",
     "CommonOptions",
+    "Follower",
     "OPTIONS",
     "Offsets",
     "ReadBatch",
     "ReadTask",
     "RowError",
+    "SHARED_BY",
+    "SharedBinding",
+    "SlotStanding",
     "Source",
     "common_options",
 ]

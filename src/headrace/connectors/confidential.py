@@ -10,7 +10,16 @@ from typing import Final, Self
 from urllib.parse import quote, quote_plus
 
 from headrace.common.columns import Column
-from headrace.connectors.base import Admission, Binding, Offsets, ReadBatch, ReadTask, Source
+from headrace.connectors.base import (
+    Admission,
+    Binding,
+    Follower,
+    Offsets,
+    ReadBatch,
+    ReadTask,
+    SharedBinding,
+    Source,
+)
 from headrace.errors import HeadraceError, SourceError
 
 HIDDEN: Final = "***"
@@ -137,6 +146,11 @@ class ConfidentialSource(Source):
         """See `Source`."""
         with self._source() as source:
             return source.latest_offsets(after, limit, now_ms)
+
+    def latest_together(self, after: Offsets, tables: Mapping[int, Follower], limit: Admission) -> SharedBinding:
+        """See `Source`."""
+        with self._source() as source:
+            return source.latest_together(after, tables, limit)
 
     def rows_between(self, from_: Offsets, to: Offsets) -> int | None:
         """See `Source`."""

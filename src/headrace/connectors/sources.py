@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
 
 from headrace.common.columns import Column
-from headrace.connectors.base import Source
+from headrace.connectors.base import Offsets, Source
 from headrace.connectors.confidential import ConfidentialSource, hiding
 from headrace.connectors.options import check_secrets
 from headrace.errors import InvalidParameter
 
 _CONNECTORS: dict[str, tuple[str, str]] = {
-    "postgres-cdc": ("headrace.connectors.postgres.cdc", "PostgresCdcSource"),
+    "postgres-cdc": ("headrace.connectors.postgres.variants", "PostgresCdc"),
     "kafka": ("headrace.connectors.kafka.source", "KafkaSource"),
     "datagen": ("headrace.connectors.datagen", "DatagenSource"),
     "files": ("headrace.connectors.files.source", "FileSource"),
@@ -59,6 +59,16 @@ def holds(options: Mapping[str, str]) -> bool:
     return options.get("connector") in _CONNECTORS and _connector(options).holds
 
 
+def is_shared(options: Mapping[str, str]) -> bool:
+    """See `Source.shared`."""
+    return _connector(options).shared
+
+
+def is_whole(options: Mapping[str, str], offsets: Offsets) -> bool:
+    """See `Source.whole`; a connector that this program does not know is taken at its word."""
+    return options.get("connector") not in _CONNECTORS or _connector(options).whole(offsets)
+
+
 def added_columns(options: Mapping[str, str]) -> list[Column]:
     """See `Source.added_columns`."""
     return _connector(options).added_columns(options)
@@ -82,4 +92,4 @@ def _connector(options: Mapping[str, str]) -> type[Source]:
         raise InvalidParameter(f"option connector must be one of {', '.join(connector_names())}, not {name!r}")
     module, attribute = _CONNECTORS[name]
     cls: type[Source] = getattr(import_module(module), attribute)
-    return cls
+    return cls.variant(options)

@@ -8,7 +8,15 @@ from difflib import get_close_matches
 from typing import TypeAlias
 
 from headrace.catalog.catalog import Catalog
-from headrace.catalog.contents import CONTENTS, Content, FunctionContent, IndexContent, SchemaContent, ViewContent
+from headrace.catalog.contents import (
+    CONTENTS,
+    Content,
+    FunctionContent,
+    IndexContent,
+    SchemaContent,
+    SourceContent,
+    ViewContent,
+)
 from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import Column
 from headrace.common.zones import UTC, Zone
@@ -125,6 +133,10 @@ class Names:
         found = self.get(name)
         if not found.content.readable:
             raise WrongObjectType(f'cannot read from {kind_name(found)} "{name}"')
+        if isinstance(found.content, SourceContent) and found.content.shared:
+            raise WrongObjectType(
+                f'source "{name}" has no rows of its own', hint=f"CREATE TABLE t (*) FROM {name} TABLE 'schema.table'"
+            )
         if self.rights is not None:
             self.rights.require("r", found)
         return found

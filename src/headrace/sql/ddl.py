@@ -222,7 +222,7 @@ def _on_conflict(cursor: Cursor) -> str:
 
 def _create_table(cursor: Cursor, temporary: bool) -> st.Statement:
     exists, name, body = if_not_exists(cursor), cursor.table_name(), _body(cursor)
-    append_only, conflict, version, query, validation = False, None, None, None, None
+    append_only, conflict, version, query, validation, origin, upstream = False, None, None, None, None, None, ""
     found: dict[str, str] = {}
     named = OptionReferences()
     while cursor.token is not None and query is None:
@@ -240,11 +240,15 @@ def _create_table(cursor: Cursor, temporary: bool) -> st.Statement:
             validation, named.secrets[SECRET] = read_validation(cursor, [c.name for c in body.columns])
         elif cursor.match("AS"):
             query = read_query(cursor)
+        elif origin is None and cursor.match("FROM"):
+            origin = cursor.table_name()
+            cursor.expect("TABLE")
+            upstream = cursor.string()
         else:
             cursor.fail()
     return st.CreateTable(
         name, tuple(body.columns), body.primary_key, append_only, conflict, version, exists, found, body.watermark,
-        query, temporary, named.secrets, named.connection, validation,
+        query, temporary, named.secrets, named.connection, validation, origin, upstream,
     )  # fmt: skip
 
 

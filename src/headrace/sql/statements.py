@@ -101,6 +101,9 @@ class CreateTable(Statement, writes=True):
     connection: TableName | None = None
     validation: Validation | None = None
     """How requests prove that they come from who may send, `VALIDATE SECRET ... AS ...`; the secret is in `secrets`."""
+    origin: TableName | None = None
+    """The shared source that it is read from, `FROM origin TABLE 'upstream'`; without columns it has those of there."""
+    upstream: str = ""
 
 
 @dataclass(frozen=True)

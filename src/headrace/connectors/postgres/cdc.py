@@ -12,8 +12,7 @@ the content that has been taken in: so it is made only after that, and up to the
 from __future__ import annotations
 
 import secrets
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -23,26 +22,29 @@ import pyarrow.compute as pc
 
 from headrace.common.columns import Column, arrow_schema
 from headrace.common.identifiers import quoted_name
-from headrace.connectors.base import Admission, Binding, Offsets, ReadBatch, ReadTask, RowError, Source, common_options
-from headrace.connectors.declared import needed_module
+from headrace.connectors.base import (
+    Admission,
+    Binding,
+    Offsets,
+    ReadBatch,
+    ReadTask,
+    RowError,
+    Source,
+    common_options,
+)
 from headrace.connectors.options import COMMON_OPTIONS, OptionReader
 from headrace.connectors.policy import ParsedRows, apply_policy, sample
+from headrace.connectors.postgres import slots
 from headrace.connectors.postgres.fetching import content, declare, fetched
 from headrace.connectors.postgres.options import CDC, cdc_server, connection
 from headrace.connectors.postgres.pgoutput import DELETE, UPSERT, Decoder, Messages, RowEvents
-from headrace.connectors.postgres.tables import has_key, keys
+from headrace.connectors.postgres.sharing import CAUGHT_UP, LSN, TABLE
+from headrace.connectors.postgres.tables import check_key
 from headrace.connectors.values import strings_to_array
 from headrace.errors import InvalidParameter, NotSupported, SourceError
 
-LSN, CAUGHT_UP, TABLE = "lsn", "caught_up", "table"
-"""In offsets: the place in the log, whether the second binding has been made, and the oid of the table."""
-SLOT_WAIT_S = 30.0
-"""How long to wait for a slot that another one is peeking through."""
-FLUSH_WAIT_S = 10.0
 QUIET_BYTES = 16 << 20
 """So much of the log without a change of the table moves the slot on, too."""
-_IN_USE = "55006"
-_TEXT = "SET datestyle = 'ISO'; SET bytea_output = 'hex'; SET intervalstyle = 'postgres'"
 
 
 class PostgresCdcSource(Source):
@@ -96,7 +98,7 @@ class PostgresCdcSource(Source):
     @contextmanager
     def _connection(self) -> Iterator[Any]:
         with connection(self._server, SourceError) as c:
-            c.execute(_TEXT)
+            c.execute(slots.TEXT)
             c.commit()
             yield c
 
@@ -110,7 +112,7 @@ class PostgresCdcSource(Source):
         """See `Source`: the key has to be one there, and the slot not there yet."""
         with self._connection() as c:
             self._check_key(c)
-            if c.execute(_SLOT, [self._slot]).fetchone() is not None:
+            if c.execute(slots.FOUND, [self._slot]).fetchone() is not None:
                 raise SourceError(
                     f"there is a replication slot {self._slot} in PostgreSQL already",
                     hint="each table needs a slot of its own, which it makes itself: leave slot.name out, or drop that",
@@ -128,12 +130,7 @@ class PostgresCdcSource(Source):
         return {}
 
     def _check_key(self, c: Any) -> None:
-        if not has_key(keys(c, quoted_name(self._schema_name, self._table)), self._key, told=True):
-            raise SourceError(
-                f"({', '.join(self._key)}) is no key of the table {self._name} in PostgreSQL that changes tell",
-                hint="it has to be its primary key, or the columns of a unique index, NOT NULL and not deferrable, "
-                "that is its REPLICA IDENTITY (or that is FULL)",
-            )
+        check_key(c, self._schema_name, self._table, self._key)
 
     def _check_table(self, c: Any, oid: int | None) -> int:
         """The table's oid, if it is still the one that is followed, and all of its changes are published."""
@@ -174,11 +171,11 @@ class PostgresCdcSource(Source):
             oid = self._check_table(c, after.get(TABLE))
             if not self._taken:
                 return Binding(after, 0, False)  # first its content has to be taken in
-            self._in_turn(lambda: c.execute(_ADVANCE, [self._slot, _lsn(self._taken[LSN])]))
-            end = self._end(c)
+            slots.advance(c, self._slot, self._taken[LSN])
+            end = slots.end_of_log(c)
             room = limit.rows(self._max_rows) if after.get(CAUGHT_UP) else None
-            asked = [self._slot, None if room else _lsn(end), room, self._publication]
-            position, rows = self._in_turn(lambda: c.execute(_REACHED, asked).fetchone())
+            asked = [self._slot, None if room else slots.lsn_text(end), room, self._publication]
+            position, rows = slots.in_turn(lambda: c.execute(_REACHED, asked).fetchone())
         to = end if not after.get(CAUGHT_UP) else position if rows else after[LSN]
         if not rows and end - after[LSN] > QUIET_BYTES:
             to = end
@@ -190,46 +187,24 @@ class PostgresCdcSource(Source):
             name, table = quoted_name(self._publication), quoted_name(self._schema_name, self._table)
             c.execute(f"CREATE PUBLICATION {name} FOR TABLE {table}")
         oid = self._check_table(c, None)
-        c.execute(_NEW_SLOT, [self._slot, self._slot])
+        c.execute(slots.NEW, [self._slot, self._slot])
         (lsn,) = c.execute(_CONFIRMED, [self._slot]).fetchone()
         (rows,) = c.execute(_ESTIMATE, [quoted_name(self._schema_name, self._table)]).fetchone()
         return Binding({LSN: int(lsn), CAUGHT_UP: False, TABLE: oid}, max(int(rows), 1), False)
 
     def _check_slot(self, c: Any, after: Offsets) -> None:
-        found = c.execute(_SLOT, [self._slot]).fetchone()
+        found = c.execute(slots.FOUND, [self._slot]).fetchone()
         hint = "drop the table and create it again: it begins with the content of now"
         if found is None or found[1] == "lost":
             raise SourceError(f"PostgreSQL does not have the replication slot {self._slot} any more", hint=hint)
         if int(found[0]) > after[LSN]:
             raise SourceError(f"somebody else has read from the replication slot {self._slot}", hint=hint)
 
-    def _end(self, c: Any) -> int:
-        """A place in the log beyond all that anybody sees now, and up to which it is on PostgreSQL's disk."""
-        (end,) = c.execute("SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn").fetchone()
-        until_s = time.monotonic() + FLUSH_WAIT_S
-        while c.execute("SELECT pg_current_wal_flush_lsn() - '0/0'::pg_lsn").fetchone()[0] < end:
-            if time.monotonic() > until_s:
-                raise SourceError("PostgreSQL does not write its log to its disk")
-            time.sleep(0.02)
-        return int(end)
-
-    def _in_turn(self, call: Any) -> Any:
-        """The result of a call for which the slot has to be free."""
-        psycopg = needed_module("psycopg", "postgres")
-        until_s = time.monotonic() + SLOT_WAIT_S
-        while True:
-            try:
-                return call()
-            except psycopg.Error as error:
-                if error.sqlstate != _IN_USE or time.monotonic() > until_s:
-                    raise
-                time.sleep(0.05)
-
     def discard(self) -> None:
         """Drop the slot, and the publication if it was made for it."""
         with self._connection() as c:
             c.autocommit = True
-            self._in_turn(lambda: c.execute(_DROP_SLOT, [self._slot]))
+            slots.drop(c, self._slot)
             if self._publication == self._slot:
                 c.execute(f"DROP PUBLICATION IF EXISTS {quoted_name(self._publication)}")
 
@@ -246,30 +221,34 @@ class PostgresCdcSource(Source):
         """See `Source`."""
         with self._connection() as c:
             if task.get("content"):
-                yield from self._content(c)
+                yield from self._content(c, self._content_of(c, task))
             else:
-                yield from self._changes(c, task["from"], task["to"], task[TABLE])
+                yield from self._changes(self._messages(c, task["to"]), task)
 
-    def _content(self, c: Any) -> Iterator[ReadBatch]:
+    def _content_of(self, c: Any, task: ReadTask) -> str:
+        """The table whose content is read, quoted."""
+        return quoted_name(self._schema_name, self._table)
+
+    def _content(self, c: Any, table: str) -> Iterator[ReadBatch]:
         names = [column.name for column in self._own]
-        table = quoted_name(self._schema_name, self._table)
         for columns in content(c, table, [quoted_name(name) for name in names]):
             count = len(columns[0])
             yield self._batch(RowEvents(np.zeros(count, bool), np.zeros(count, np.int64), dict(zip(names, columns))))
 
-    def _changes(self, c: Any, low: int, high: int, table: int) -> Iterator[ReadBatch]:
-        decoder = Decoder(table, self._key, [column.name for column in self._own], low, high)
-        for changes in decoder.changes(self._messages(c, high)):
+    def _changes(self, messages: Iterable[Messages], task: ReadTask) -> Iterator[ReadBatch]:
+        columns = [column.name for column in self._own]
+        decoder = Decoder(task[TABLE], self._key, columns, task["from"], task["to"])
+        for changes in decoder.changes(messages):
             yield self._batch(changes)
 
     def _messages(self, c: Any, high: int) -> Iterator[Messages]:
         def begun() -> tuple[Iterator[list[list[bytes]]], list[list[bytes]] | None]:
             c.rollback()
-            declare(c, _CHANGES, [self._slot, _lsn(high), self._publication])
+            declare(c, _CHANGES, [self._slot, slots.lsn_text(high), self._publication])
             more = fetched(c, 2, binary=True)
             return more, next(more, None)  # only then the slot is looked at
 
-        more, found = self._in_turn(begun)
+        more, found = slots.in_turn(begun)
         while found is not None:
             positions, data = found
             yield Messages(np.frombuffer(b"".join(positions), ">i8").astype(np.int64), data)
@@ -307,10 +286,6 @@ def _readable(texts: pa.Array, kind: pa.DataType) -> pa.Array:
     return texts
 
 
-def _lsn(number: int) -> str:
-    return f"{number >> 32:X}/{number & 0xFFFFFFFF:X}"
-
-
 _COLUMNS = "SELECT attname FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped"
 _ESTIMATE = "SELECT reltuples::bigint FROM pg_class WHERE oid = to_regclass(%s)"
 _FOLLOWED = """SELECT c.oid::oid::bigint, pubinsert AND pubupdate AND pubdelete AND pubtruncate, tablename IS NOT NULL,
@@ -318,17 +293,9 @@ _FOLLOWED = """SELECT c.oid::oid::bigint, pubinsert AND pubupdate AND pubdelete 
                FROM (SELECT to_regclass(%s) AS oid) c LEFT JOIN pg_publication ON pubname = %s
                LEFT JOIN pg_publication_tables t ON t.pubname = pg_publication.pubname
                    AND schemaname = %s AND tablename = %s"""
-_NEW_SLOT = """SELECT pg_create_logical_replication_slot(%s, 'pgoutput')
-               WHERE NOT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = %s)"""
 _CONFIRMED = "SELECT confirmed_flush_lsn - '0/0'::pg_lsn FROM pg_replication_slots WHERE slot_name = %s"
-_SLOT = "SELECT confirmed_flush_lsn - '0/0'::pg_lsn, wal_status FROM pg_replication_slots WHERE slot_name = %s"
-_ADVANCE = """SELECT pg_replication_slot_advance(slot_name, wanted) FROM pg_replication_slots,
-              (SELECT %s AS name, %s::pg_lsn AS wanted) w WHERE slot_name = w.name AND confirmed_flush_lsn < wanted"""
-_DROP_SLOT = "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = %s"
-_PEEK = """pg_logical_slot_peek_binary_changes(%s, %s::pg_lsn, {limit},
-           'proto_version', '1', 'publication_names', %s)"""
 # Commits (C); inserts, updates, deletes, truncations.
 _REACHED = f"""SELECT (max(lsn) FILTER (WHERE get_byte(data, 0) = 67) - '0/0'::pg_lsn)::bigint,
                count(*) FILTER (WHERE get_byte(data, 0) IN (73, 85, 68, 84))
-               FROM {_PEEK.format(limit="%s::int")}"""
-_CHANGES = f"SELECT (lsn - '0/0'::pg_lsn)::bigint, data FROM {_PEEK.format(limit='NULL')}"
+               FROM {slots.PEEK.format(limit="%s::int")}"""
+_CHANGES = f"SELECT (lsn - '0/0'::pg_lsn)::bigint, data FROM {slots.PEEK.format(limit='NULL')}"

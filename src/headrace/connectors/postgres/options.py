@@ -41,20 +41,32 @@ SINK = DeclaredOptions(
 )
 
 
+_CDC_SERVER = (
+    Option("hostname", "Where the server is.", default="localhost"),
+    Option("port", "Its port.", "number", default="5432", least=1),
+    Option("username", "The role to connect as; it needs `REPLICATION` and `SELECT` on the table.", required=True),
+    Option("password", "Its password.", secret=True),
+    Option("database.name", "The database.", required=True),
+    Option("ssl.mode", "As libpq's `sslmode`.", default="prefer",
+           choices=("disable", "allow", "prefer", "require", "verify-ca", "verify-full")),
+    Option("ssl.root.cert", "A file with the certificates that the server's is checked by."),
+)  # fmt: skip
 CDC = DeclaredOptions(
     (
-        Option("hostname", "Where the server is.", default="localhost"),
-        Option("port", "Its port.", "number", default="5432", least=1),
-        Option("username", "The role to connect as; it needs `REPLICATION` and `SELECT` on the table.", required=True),
-        Option("password", "Its password.", secret=True),
-        Option("database.name", "The database.", required=True),
-        Option("ssl.mode", "As libpq's `sslmode`.", default="prefer",
-               choices=("disable", "allow", "prefer", "require", "verify-ca", "verify-full")),
-        Option("ssl.root.cert", "A file with the certificates that the server's is checked by."),
+        *_CDC_SERVER,
         Option("schema.name", "The schema of the table.", default="public"),
         Option("table.name", "The table.", required=True),
         Option("slot.name", "The replication slot, for this table alone; by default one is made up."),
         Option("publication.name", "The publication, which is made if it is not there; by default as the slot."),
+    )
+)
+SHARED = DeclaredOptions(
+    (
+        *_CDC_SERVER,
+        Option("schema.name", "The schema of tables that are named without one.", default="public"),
+        Option("slot.name", "The replication slot of all tables, made with the source; by default one is made up."),
+        Option("publication.name", "The publication of all tables, which is made if it is not there, and then has the "
+                                   "tables added that are asked for; by default as the slot."),
     )
 )  # fmt: skip
 _CDC_NAMES = {

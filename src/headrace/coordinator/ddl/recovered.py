@@ -13,9 +13,11 @@ from headrace.catalog.state import CatalogState
 from headrace.common.columns import arrow_type
 from headrace.connectors.base import Source
 from headrace.connectors.sinks import delivers
+from headrace.connectors.sources import is_whole
 from headrace.coordinator.ddl.secrets import Vault
 from headrace.coordinator.decide import automatic
 from headrace.coordinator.decide.exact import ChangeLog
+from headrace.coordinator.decide.graph import NEVER
 from headrace.coordinator.decide.job import NO_FACTS, PlanFacts
 from headrace.coordinator.decide.membership import Membership
 from headrace.coordinator.decide.standing import Standing
@@ -83,7 +85,7 @@ def recovered_relation(record: ObjectRecord, state: CatalogState, vault: Vault |
         known = state.sources.get(record.id)
         return LiveRelation(
             record, changes=changes, rows_by_epoch=rows_bound, bound=bool(remaps), in_order=in_order,
-            safe=0 if known is None else known.safe_epoch,
+            safe=0 if known is None else known.safe_epoch, whole_from=_whole_from(record, remaps),
         )  # fmt: skip
     if isinstance(content, SinkContent):
         return LiveRelation(record)
@@ -122,6 +124,17 @@ def _rows_bound(source: Source, remaps: Sequence[RemapRecord]) -> dict[int, int]
         return {}
     rows = ((epoch, source.rows_between(before, to)) for epoch, before, to in moves(remaps, start))
     return {epoch: count for epoch, count in rows if count is not None}
+
+
+def _whole_from(record: ObjectRecord, remaps: Sequence[RemapRecord]) -> int:
+    """The first epoch at which a source's content is of one moment, by its bindings, oldest first."""
+    found = 0
+    for binding in remaps:
+        if not is_whole(record.options, binding.offsets):
+            found = NEVER
+        elif found == NEVER:
+            found = binding.epoch
+    return found
 
 
 def disagreement(record: ObjectRecord, job: JobRecord, epochs: Mapping[str, int]) -> CorruptObject | None:

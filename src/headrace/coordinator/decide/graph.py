@@ -28,6 +28,9 @@ from headrace.errors import LogLost, UndefinedTable
 from headrace.plan.watermarks import NO_EVENT_TIME
 from headrace.state.schema import TableSchema
 
+NEVER: Final = 1 << 62
+"""An epoch that does not come."""
+
 
 @dataclass
 class RelationState:
@@ -45,6 +48,8 @@ class RelationState:
     """Oldest epoch at which it may be read; never below what the catalog says."""
     bound: bool = False
     """A source that has offsets."""
+    whole_from: int = 0
+    """The first epoch at which a source's content is of one moment; `NEVER` while that is not known."""
     in_order: bool = False
     """A source whose rows come in the order of the time that has the watermark: none is late."""
 

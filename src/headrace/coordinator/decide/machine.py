@@ -157,11 +157,18 @@ def align_for_reads(graph: Graph[R, J], epoch: int) -> None:
 
 def caught_up(graph: Graph[R, J], job: J, target: int, within_ms: int) -> bool:
     """Whether a job that is at `target` is as fresh as its inputs let it be, or at most `within_ms` behind that."""
+    if not _is_whole(graph, job, target):
+        return False
     reach = min((graph.frontier(i) for i in job.upstreams), default=target)
     if reach <= target or epoch_ms(reach) - epoch_ms(target) <= within_ms:
         return True
     on_time = not target < job.due <= reach
     return on_time and all(graph.first_change(i, target) is None for i in job.upstreams if i not in job.lookups)
+
+
+def _is_whole(graph: Graph[R, J], job: J, target: int) -> bool:
+    """Whether all that a job has of its sources at `target` is of one moment."""
+    return all(graph.relation(i).whole_from <= target for i in job.upstreams)
 
 
 def may_join(graph: Graph[R, J], job: J, within_ms: int) -> bool:
@@ -196,7 +203,7 @@ def outcome(graph: Graph[R, J], lane: Sequence[J], target: int, within_ms: int) 
     late: list[int] = []
     in_step = any(j.created for j in lane)
     for job in lane:
-        if job.created or not job.creating:
+        if job.created or not job.creating or not _is_whole(graph, job, target):
             continue
         worn = job.catching_up.rounds + 1 >= MAX_ROUNDS
         if in_step or caught_up(graph, job, target, within_ms):

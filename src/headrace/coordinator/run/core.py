@@ -19,7 +19,7 @@ from headrace.catalog.state import CatalogState
 from headrace.common.clock import Clock
 from headrace.common.epoch import epoch_ms
 from headrace.config import Settings
-from headrace.connectors.base import Source
+from headrace.connectors.base import SlotStanding, Source
 from headrace.coordinator.ddl.secrets import Vault
 from headrace.coordinator.decide.graph import Graph, RelationState
 from headrace.coordinator.decide.job import JobState, PlanFacts
@@ -79,6 +79,8 @@ class LiveRelation(RelationState):
     error: HeadraceError | None = None
     """Why the source cannot be bound at present."""
     error_since_ms: int = 0
+    standing: SlotStanding | None = None
+    """Of a shared source: how far behind lies what it holds where it reads, as of the last look."""
     newest_us: int | None = None
     """The highest event time that jobs have read of a source, Unix microseconds."""
 

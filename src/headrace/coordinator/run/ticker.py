@@ -2,6 +2,9 @@
 
 A source is bound from the moment on that something reads it: a job, or a snapshot that names it. Before, nothing of
 it is taken in. From its first binding on it keeps what was bound: a view that is created late sees all of it.
+
+A shared source is asked for itself and for all of its tables that are read, at once, and bound with them by one
+transaction: so at each epoch they are of one moment. It is asked whether it is read or not, for it holds something.
 """
 
 from __future__ import annotations
@@ -12,11 +15,13 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
+from headrace.catalog.contents import SourceContent
 from headrace.catalog.edits import AddEvent, Edit, EditRejected, Put
 from headrace.catalog.records import RemapRecord
 from headrace.common.faults import fault_point
-from headrace.connectors.base import Admission, Binding, Offsets, Source
-from headrace.connectors.sources import holds
+from headrace.connectors.base import Admission, Binding, Follower, Offsets, SlotStanding, Source
+from headrace.connectors.sources import holds, is_whole
+from headrace.coordinator.decide.graph import NEVER
 from headrace.coordinator.decide.targets import retry_delay_ms
 from headrace.coordinator.decide.watermarks import declared, raised
 from headrace.coordinator.run.core import Core, LiveRelation, as_headrace_error
@@ -37,21 +42,31 @@ class _Poll:
     """A question to a source that is under way in a thread of its own, so that none holds up the others."""
 
     relation: LiveRelation
+    tables: tuple[LiveRelation, ...]
+    """Those of a shared source that are asked for with it."""
     after: Offsets | None
     since_s: float
     late: bool = False
     """A tick has waited for it in vain: it is taken when it comes, and no other tick waits for it."""
     took_s: float = 0.0
     done: threading.Event = field(default_factory=threading.Event)
-    binding: Binding | None = None
+    bindings: list[tuple[LiveRelation, Binding]] = field(default_factory=list)
+    standing: SlotStanding | None = None
     time_column: str | None = None
     """The column of which the binding's watermark speaks."""
     error: HeadraceError | None = None
+
+    @property
+    def relations(self) -> tuple[LiveRelation, ...]:
+        """All that it asks for."""
+        return (self.relation, *self.tables)
 
 
 @dataclass
 class _Reader:
     source: Source | None = None
+    tables: tuple[LiveRelation, ...] = ()
+    """Of a shared source: those that are asked for with it."""
     poll: _Poll | None = None
     slow: bool = False
     """It has answered too late the last time: it is not waited for until it answers in time."""
@@ -92,7 +107,7 @@ class Ticker:
                     core.changed.doze(left_s)
                 if core.stopping:
                     return
-                idle = not core.graph.jobs
+                idle = not core.graph.jobs and not any(_is_shared(r) for r in core.graph.relations.values())
             last_s = core.clock.monotonic_s()
             core.guard.chore("cancelling overdue attempts", self.cancel_overdue)
             self._look()
@@ -108,7 +123,7 @@ class Ticker:
         with self._ticking:
             polls = self._poll(also)
             with self._core.epochs.epoch() as epoch:
-                self._bind(epoch, [p for p in polls if p.binding is not None])
+                self._bind(epoch, polls)
             return epoch
 
     def answered(self, source_ids: Sequence[int], wait_s: float) -> bool:
@@ -145,11 +160,18 @@ class Ticker:
         core, now_s = self._core, self._core.clock.monotonic_s()
         with core.lock:
             read = {i for job in core.graph.jobs.values() for i in job.upstreams} | set(also)
-            sources = [r for r in core.graph.relations.values() if r.external and r.id in read]
+            found = [r for r in core.graph.relations.values() if r.external and (r.id in read or _is_shared(r))]
+        tables: dict[int, list[LiveRelation]] = {}
+        for relation in found:
+            if (origin := _origin(relation)) is not None:
+                tables.setdefault(origin, []).append(relation)
         polls = []
-        for relation in sources:
+        for relation in (r for r in found if _origin(r) is None):
             reader = self._readers.setdefault(relation.id, _Reader())
-            if reader.poll is None and (reader.retry_at_s <= now_s or relation.id in also):
+            own = tuple(tables.get(relation.id, ()))
+            wanted = any(r.id in also for r in (relation, *own))
+            if reader.poll is None and (reader.retry_at_s <= now_s or wanted):
+                reader.tables = own
                 reader.poll = self._ask(relation, reader)
             if reader.poll is not None:
                 polls.append(reader.poll)
@@ -177,12 +199,12 @@ class Ticker:
         if not poll.late or poll.done.is_set() or not limit_ms or silent_s * 1000 < limit_ms:
             return
         if not isinstance(relation.error, SourceSilent):
-            self._failing(relation, SourceSilent(f"it has not answered for {silent_s:.0f} s"))
+            self._failing(poll, SourceSilent(f"it has not answered for {silent_s:.0f} s"))
 
     def _ask(self, relation: LiveRelation, reader: _Reader) -> _Poll:
         newest = self._core.catalog.state.newest_remap(relation.id)
-        poll = _Poll(relation, None if newest is None else newest.offsets, self._core.clock.monotonic_s())
-
+        after = None if newest is None else newest.offsets
+        poll = _Poll(relation, reader.tables, after, self._core.clock.monotonic_s())
         poll.late = reader.slow
 
         def ask() -> None:
@@ -190,14 +212,10 @@ class Ticker:
             try:
                 if reader.source is None:
                     reader.source = self._core.vault.open(relation.record)
-                if holds(relation.record.options) and (taken := self._taken(relation.id)) is not None:
-                    reader.source.acknowledge(taken)
-                after = reader.source.start_offsets() if poll.after is None else poll.after
-                limit = Admission(self._core.settings.max_rows_per_epoch)
                 poll.time_column = reader.source.time_column
-                poll.binding = reader.source.latest_offsets(after, limit, self._core.clock.now_ms())
+                self._answer(poll, reader.source)
             except Exception as error:
-                poll.error = as_headrace_error(error)
+                poll.error, poll.bindings = as_headrace_error(error), []
             finally:
                 poll.took_s = time.monotonic() - since_s
                 poll.done.set()
@@ -208,6 +226,25 @@ class Ticker:
             poll.error = as_headrace_error(error)
             poll.done.set()
         return poll
+
+    def _answer(self, poll: _Poll, source: Source) -> None:
+        relation = poll.relation
+        limit = Admission(self._core.settings.max_rows_per_epoch)
+        after = source.start_offsets() if poll.after is None else poll.after
+        if _is_shared(relation):
+            found = source.latest_together(after, {r.id: self._follower(r) for r in poll.tables}, limit)
+            poll.standing = found.standing
+            poll.bindings = [(relation, Binding(found.offsets, None, False))]
+            poll.bindings += [(r, found.tables[r.id]) for r in poll.tables if r.id in found.tables]
+            return
+        if holds(relation.record.options) and (taken := self._taken(relation.id)) is not None:
+            source.acknowledge(taken)
+        poll.bindings = [(relation, source.latest_offsets(after, limit, self._core.clock.now_ms()))]
+
+    def _follower(self, relation: LiveRelation) -> Follower:
+        newest = self._core.catalog.state.newest_remap(relation.id)
+        after = {} if newest is None else newest.offsets
+        return Follower(relation.record.options, after, self._taken(relation.id))
 
     def _taken(self, source_id: int) -> Offsets | None:
         """Up to where all of a source's readers have durably taken it in; None if one has not begun."""
@@ -224,7 +261,9 @@ class Ticker:
         if poll.error is None:
             if relation.error is not None:
                 self._event("source_recovered", relation, f'source "{relation.name}" can be read again')
-            reader.failures, reader.retry_at_s, relation.error = 0, 0.0, None
+            reader.failures, reader.retry_at_s, relation.standing = 0, 0.0, poll.standing
+            for each in poll.relations:
+                each.error = None
             return
         reader.failures += 1
         reader.source = None
@@ -232,15 +271,16 @@ class Ticker:
             reader.failures, settings.group_retry_initial_ms, settings.group_retry_max_ms, random.random()
         )
         reader.retry_at_s = core.clock.monotonic_s() + delay_ms / 1000
-        self._failing(relation, poll.error)
+        self._failing(poll, poll.error)
 
-    def _failing(self, relation: LiveRelation, error: HeadraceError) -> None:
-        core = self._core
+    def _failing(self, poll: _Poll, error: HeadraceError) -> None:
+        core, relation = self._core, poll.relation
         news = relation.error is None or relation.error.message != error.message
         with core.changed:
-            if relation.error is None:
-                relation.error_since_ms = core.clock.now_ms()
-            relation.error = error
+            for each in poll.relations:
+                if each.error is None:
+                    each.error_since_ms = core.clock.now_ms()
+                each.error = error
             core.changed.notify_all()
         if news:
             self._event("source_failed", relation, f'source "{relation.name}" failed: {error.message}')
@@ -258,18 +298,17 @@ class Ticker:
 
     def _bind(self, epoch: int, polls: list[_Poll]) -> None:
         edits: list[Edit] = []
-        bound: list[_Poll] = []
+        bound: list[tuple[LiveRelation, Binding]] = []
         state = self._core.catalog.state
         for poll in polls:
-            binding = poll.binding
-            assert binding is not None
-            newest = state.newest_remap(poll.relation.id)
-            before = None if newest is None else (newest.offsets, newest.watermark_us)
-            watermark_us = self._watermark_us(poll, binding, None if newest is None else newest.watermark_us)
-            if poll.relation.dropped or before == (binding.offsets, watermark_us):
-                continue
-            edits.append(Put(RemapRecord(poll.relation.id, epoch, binding.offsets, watermark_us)))
-            bound.append(poll)
+            for relation, binding in poll.bindings:
+                newest = state.newest_remap(relation.id)
+                before = None if newest is None else (newest.offsets, newest.watermark_us)
+                watermark_us = self._watermark_us(poll, binding, None if newest is None else newest.watermark_us)
+                if relation.dropped or before == (binding.offsets, watermark_us):
+                    continue
+                edits.append(Put(RemapRecord(relation.id, epoch, binding.offsets, watermark_us)))
+                bound.append((relation, binding))
         if not edits:
             return
         try:
@@ -278,16 +317,15 @@ class Ticker:
             raise
         except HeadraceError:
             with self._core.lock:
-                for poll in bound:
+                for relation, binding in bound:
                     # Should it turn out to be durable, no view has passed it by.
-                    poll.relation.changed(epoch)
+                    _note_bound(relation, binding, epoch, None)
             if not self._happened(bound, epoch):
                 raise
         with self._core.lock:
-            for poll in bound:
-                assert poll.binding is not None
-                poll.relation.changed(epoch, poll.binding.rows)
-                poll.relation.bound = True
+            for relation, binding in bound:
+                _note_bound(relation, binding, epoch, binding.rows)
+                relation.bound = True
         fault_point("barrier.bind.after")
 
     def _watermark_us(self, poll: _Poll, binding: Binding, before: int | None) -> int | None:
@@ -298,6 +336,25 @@ class Ticker:
         told = poll.time_column == wanted.column
         return raised(before, binding.watermark_us if told else poll.relation.newest_us, wanted.delay_us)
 
-    def _happened(self, bound: list[_Poll], epoch: int) -> bool:
+    def _happened(self, bound: list[tuple[LiveRelation, Binding]], epoch: int) -> bool:
         state = self._core.catalog.state
-        return all(state.remap(p.relation.id, epoch) is not None for p in bound)
+        return all(state.remap(relation.id, epoch) is not None for relation, _ in bound)
+
+
+def _is_shared(relation: LiveRelation) -> bool:
+    content = relation.record.content
+    return isinstance(content, SourceContent) and content.shared
+
+
+def _origin(relation: LiveRelation) -> int | None:
+    """The shared source that a source is one of the tables of."""
+    content = relation.record.content
+    return content.origin if isinstance(content, SourceContent) else None
+
+
+def _note_bound(relation: LiveRelation, binding: Binding, epoch: int, rows: int | None) -> None:
+    relation.changed(epoch, rows)
+    if not is_whole(relation.record.options, binding.offsets):
+        relation.whole_from = NEVER
+    elif relation.whole_from == NEVER:
+        relation.whole_from = epoch

@@ -47,6 +47,7 @@ connections.py      CREATE CONNECTION, and the options of what names one
 into.py             CREATE SINK ... INTO table: the query as rows of the table
 fed.py              tables that a connector feeds
 webhooks.py         tables whose rows come in HTTP requests
+shared.py           tables of shared sources: what of their definition is whose
 sharing.py          what the joins of a new view look up instead of keeping
 unaligned.py        views whose joins are jobs of their own
 subscriptions.py    subscriptions, their cursors, COPY (SUBSCRIBE ...)

@@ -24,10 +24,19 @@ from headrace.common.jsonb.document import SPARK_TYPE as JSONB
 from headrace.common.span import SPARK_TYPE as SPAN
 from headrace.common.zones import Zone
 from headrace.connectors import sinks
+from headrace.connectors.base import SHARED_BY
 from headrace.connectors.confidential import hiding
 from headrace.connectors.job_options import GROUP, PARALLELISM
 from headrace.connectors.sinks import drops_retractions
-from headrace.connectors.sources import added_columns, check_secret_options, feeds, infer_columns, open_source, settled
+from headrace.connectors.sources import (
+    added_columns,
+    check_secret_options,
+    feeds,
+    infer_columns,
+    is_shared,
+    open_source,
+    settled,
+)
 from headrace.connectors.webhook.options import check_columns, is_webhook
 from headrace.coordinator.decide.options import on_error
 from headrace.errors import (
@@ -46,7 +55,7 @@ from headrace.errors import (
 )
 from headrace.plan.planner import ViewPlan
 from headrace.session.context import Context
-from headrace.session.execution import connections, fed, sharing, subscriptions, webhooks
+from headrace.session.execution import connections, fed, shared, sharing, subscriptions, webhooks
 from headrace.session.execution.as_of import check_as_of
 from headrace.session.execution.handler import Handler
 from headrace.session.execution.select import describe
@@ -73,8 +82,10 @@ def create_table(context: Context, statement: st.CreateTable) -> Result:
     if found is not None:
         return found
     takes_requests = is_webhook(statement.options)
-    if statement.validation is not None and not takes_requests:
+    if statement.validation is not None and (statement.origin is not None or not takes_requests):
         raise NotSupported("VALIDATE of a table whose connector is not webhook")
+    if statement.origin is not None:
+        return _create_shared_table(context, statement)
     if statement.options.get("connector") and not takes_requests:
         return _create_fed_table(context, statement)
     given = webhooks.resolved(context, statement) if takes_requests else connections.NOTHING
@@ -176,17 +187,26 @@ def create_source(context: Context, statement: st.CreateSource) -> Result:
     if found is not None:
         return found
     given = connections.resolved(context, statement, statement.options)
-    _define_source(context, statement, statement.name, statement.columns, given, None)
+    content = SourceContent()
+    if is_shared(given.options):
+        if statement.watermark is not None:
+            raise NotSupported("WATERMARK FOR in a source of several tables")
+        given = replace(given, options=settled(given.options))
+        content = SourceContent(shared=True)
+    _define_source(context, statement, statement.name, statement.columns, given, content)
     return Result("CREATE SOURCE")
 
 
 def _define_source(
     context: Context, statement: st.CreateSource | st.CreateTable, name: TableName, declared: Sequence[st.ColumnDef],
-    given: connections.Resolved, part: str | None,
+    given: connections.Resolved, content: SourceContent,
 ) -> ObjectRecord:  # fmt: skip
+    """Create a source; what it has claimed where it reads is let go of again if that fails."""
     if any(c.generated is not None for c in declared):
         raise NotSupported("generated columns", hint="compute them in a view")
     options, named = given.options, given.secrets
+    if SHARED_BY in options and content.origin is None:
+        raise InvalidParameter(f"option {SHARED_BY} is none of a statement's")
     check_reach(context, options, "pg_read_server_files", "create a source that reads from outside of the database")
     check_secret_options(options, named)
     values = context.coordinator.secrets(named)
@@ -196,10 +216,16 @@ def _define_source(
     source = open_source(options, columns, values)
     source.start_offsets()
     source.claim()
-    content = SourceContent(part=part, watermark=_watermark(statement.watermark, columns))
+    content = replace(content, watermark=_watermark(statement.watermark, columns))
     record = new_record(context, content, name, columns, statement.text, (), options, given.needed)
     record = replace(record, secrets=named)
-    return replace(record, id=context.coordinator.create_relation(record))
+    try:
+        return replace(record, id=context.coordinator.create_relation(record))
+    except HeadraceError:
+        if content.shared or content.origin is not None:
+            with suppress(HeadraceError):
+                source.discard()
+        raise
 
 
 def _create_fed_table(context: Context, statement: st.CreateTable) -> Result:
@@ -214,7 +240,11 @@ def _create_fed_table(context: Context, statement: st.CreateTable) -> Result:
     options, key = given.options, statement.primary_key
     of_job = {name: value for name, value in options.items() if name in (GROUP, PARALLELISM)}
     options = {name: value for name, value in options.items() if name not in of_job}
-    declared = [c if c.name in key else replace(c, not_null=False) for c in statement.columns] if key else []
+    if is_shared(options):
+        raise InvalidParameter(
+            f"connector {options['connector']} needs the option table.name in CREATE TABLE",
+            hint="or CREATE SOURCE s WITH (...), and CREATE TABLE t (...) FROM s TABLE 'schema.table' for each table",
+        )
     if key and not feeds(options):
         raise NotSupported(
             f"a primary key of a table with the connector {options['connector']}",
@@ -226,22 +256,51 @@ def _create_fed_table(context: Context, statement: st.CreateTable) -> Result:
         raise NotSupported(
             f"FORMAT {options['format'].upper()} without a primary key", hint="declare the columns that tell rows apart"
         )
-    options = settled(options)
+    given = replace(given, options=settled(options))
+    _feed(context, statement, statement.columns, key, given, SourceContent(part=statement.name.name), of_job)
+    return Result("CREATE TABLE")
+
+
+def _create_shared_table(context: Context, statement: st.CreateTable) -> Result:
+    """A table of a shared source: a source that is not listed and is bound with the others, and a view as above."""
+    assert statement.origin is not None
+    if statement.query is not None or statement.temporary or statement.on_conflict or statement.version_column:
+        raise NotSupported("AS, TEMPORARY, ON CONFLICT or a version column of a table FROM a source")
+    if statement.append_only or statement.watermark is not None or any(c.default for c in statement.columns):
+        raise NotSupported("APPEND ONLY, WATERMARK FOR or DEFAULT of a table FROM a source")
+    origin = names_of(context).get(statement.origin)
+    if not isinstance(origin.content, SourceContent) or not origin.content.shared:
+        raise WrongObjectType(
+            f'"{statement.origin}" is no source of several tables',
+            hint="CREATE SOURCE ... WITH (connector = 'postgres-cdc', ...) without columns and table.name makes one",
+        )
+    context.rights.require_owner(origin)
+    given = shared.resolved(origin, statement)
+    columns, key = shared.columns_of(context, statement, given)
+    content = SourceContent(part=statement.name.name, origin=origin.id)
+    _feed(context, statement, columns, key, given, content, shared.of_job(statement))
+    return Result("CREATE TABLE")
+
+
+def _feed(
+    context: Context, statement: st.CreateTable, columns: Sequence[st.ColumnDef], key: Sequence[str],
+    given: connections.Resolved, content: SourceContent, of_job: dict[str, str],
+) -> None:  # fmt: skip
+    """Create the source of a table, and the view that keeps its rows."""
+    declared = [c if c.name in key else replace(c, not_null=False) for c in columns] if key else columns
     hidden = TableName(statement.name.schema, f"{statement.name.name}$changes")
-    given = replace(given, options=options)
-    source = _define_source(context, statement, hidden, declared or statement.columns, given, statement.name.name)
+    source = _define_source(context, statement, hidden, declared, given, content)
     try:
         fed.check_key(key, source.columns)
         text = fed.query_of(source, key)
-        content = MaterializedViewContent(spark_sql=text)
-        create_planned(context, statement.name, text, content, statement.text, of_job, (source.id,))
+        view = MaterializedViewContent(spark_sql=text)
+        create_planned(context, statement.name, text, view, statement.text, of_job, (source.id,))
     except BaseException as error:
         with suppress(HeadraceError):
             left = fed.drop(context, [source])
             if left and isinstance(error, HeadraceError):
                 error.detail = "\n".join(filter(None, (error.detail, *left)))
         raise
-    return Result("CREATE TABLE")
 
 
 _HARMLESS = ("datagen", "nexmark", "blackhole")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from headrace.catalog.contents import IndexContent, RoleContent, SchemaContent
+from headrace.catalog.contents import IndexContent, RoleContent, SchemaContent, TableContent
 from headrace.catalog.records import ObjectRecord
 from headrace.coordinator.decide.automatic import is_automatic
 from headrace.coordinator.decide.life import Life
@@ -80,7 +80,8 @@ def _to_drop(context: Context, word: str, name: TableName) -> ObjectRecord | Non
     if kind is None or kind is RoleContent:  # a role is no object of a schema, and has a statement of its own
         raise NotSupported(f"DROP {word.upper()}")
     found = names_of(context).find(name)
-    if found is not None and not isinstance(found.content, kind):
+    fed_table = found is not None and kind is TableContent and fed.is_fed(context.catalog.state, found)
+    if found is not None and not isinstance(found.content, kind) and not fed_table:
         raise WrongObjectType(
             f'"{name}" is not a {kind.kind.replace("_", " ")}',
             hint=f"Use DROP {kind_name(found).upper()} to remove a {kind_name(found)}.",
@@ -114,9 +115,11 @@ def _drop_order(context: Context, wanted: Sequence[ObjectRecord]) -> tuple[list[
 
 def _still_needed(context: Context, wanted: Sequence[ObjectRecord], extra: Sequence[ObjectRecord]) -> HeadraceError:
     objects = context.catalog.state.objects
-    lines = []
+    lines: list[str] = []
     for above in reversed(extra):
-        below = [objects[i] for i in above.depends_on if i in objects]
+        if is_part(above):
+            continue
+        below = list(_visible(objects, above.depends_on))
         known = [b for b in below if b in wanted or b in extra]
         owner = known[0] if known else wanted[0]
         lines.append(f"{kind_name(above)} {label(above)} depends on {kind_name(owner)} {label(owner)}")
@@ -126,6 +129,15 @@ def _still_needed(context: Context, wanted: Sequence[ObjectRecord], extra: Seque
         detail="\n".join(lines),
         hint="Use DROP ... CASCADE to drop the dependent objects too.",
     )
+
+
+def _visible(objects: Mapping[int, ObjectRecord], ids: Iterable[int]) -> Iterator[ObjectRecord]:
+    """Objects, and in the place of hidden parts what these are built on."""
+    for each in (objects[i] for i in ids if i in objects):
+        if is_part(each):
+            yield from _visible(objects, each.depends_on)
+        else:
+            yield each
 
 
 HANDLERS: Final = (

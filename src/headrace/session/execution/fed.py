@@ -11,7 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from headrace.catalog.contents import SourceContent
 from headrace.catalog.records import ObjectRecord
+from headrace.catalog.state import CatalogState
 from headrace.common.columns import Column
 from headrace.connectors.leaving import own_type
 from headrace.connectors.sources import holds, open_source
@@ -55,14 +57,35 @@ def query_of(source: ObjectRecord, key: Sequence[str]) -> str:
     )
 
 
+def is_fed(state: CatalogState, record: ObjectRecord) -> bool:
+    """Whether CREATE TABLE has made it: it is the view of a hidden source."""
+    below = (state.objects.get(i) for i in record.depends_on)
+    sources = (o for o in below if o is not None and isinstance(o.content, SourceContent))
+    return any(o.content_as(SourceContent).part == record.name for o in sources)
+
+
 def drop(context: Context, records: Sequence[ObjectRecord]) -> list[str]:
     """Drop objects together, and let go of what sources among them hold where they read: what to tell.
 
     Raises what `Coordinator.drop` raises; then nothing is let go of.
     """
-    discards = [_discarding(context, o) for o in records if o.content.external]
+    external = [o for o in records if o.content.external]
+    gone = [o for o in external if not (_origin(o) is not None and _is_held(context.catalog.state, o, records))]
+    discards = [_discarding(context, o) for o in gone]
     context.coordinator.drop([o.id for o in records])
     return [text for discard in discards for text in discard()]
+
+
+def _origin(record: ObjectRecord) -> int | None:
+    return record.content.origin if isinstance(record.content, SourceContent) else None
+
+
+def _is_held(state: CatalogState, record: ObjectRecord, gone: Sequence[ObjectRecord]) -> bool:
+    """Whether another table of a shared source follows the same table there, or the source goes, with all it holds."""
+    ids = {o.id for o in gone}
+    alike = (o for o in state.objects_of(SourceContent) if _origin(o) == _origin(record) and o.id not in ids)
+    names = ("schema.name", "table.name")
+    return _origin(record) in ids or any(all(o.options.get(n) == record.options.get(n) for n in names) for o in alike)
 
 
 def _discarding(context: Context, record: ObjectRecord) -> Callable[[], list[str]]:

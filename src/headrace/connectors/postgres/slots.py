@@ -1,0 +1,70 @@
+"""What is asked of PostgreSQL's replication slots, and of its log."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+from headrace.connectors.declared import needed_module
+from headrace.errors import SourceError
+
+T = TypeVar("T")
+
+SLOT_WAIT_S: Final = 30.0
+"""How long to wait for a slot that another one is peeking through."""
+FLUSH_WAIT_S: Final = 10.0
+TEXT: Final = "SET datestyle = 'ISO'; SET bytea_output = 'hex'; SET intervalstyle = 'postgres'"
+"""How values are spelled as text, whatever the server's settings are."""
+_IN_USE = "55006"
+
+
+def lsn_text(number: int) -> str:
+    """A place in the log as PostgreSQL writes it."""
+    return f"{number >> 32:X}/{number & 0xFFFFFFFF:X}"
+
+
+def in_turn(call: Callable[[], T]) -> T:
+    """The result of a call for which a slot has to be free."""
+    psycopg = needed_module("psycopg", "postgres")
+    until_s = time.monotonic() + SLOT_WAIT_S
+    while True:
+        try:
+            return call()
+        except psycopg.Error as error:
+            if error.sqlstate != _IN_USE or time.monotonic() > until_s:
+                raise
+            time.sleep(0.05)
+
+
+def end_of_log(c: Any) -> int:
+    """A place in the log beyond all that anybody sees now, and up to which it is on PostgreSQL's disk."""
+    (end,) = c.execute("SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn").fetchone()
+    until_s = time.monotonic() + FLUSH_WAIT_S
+    while c.execute("SELECT pg_current_wal_flush_lsn() - '0/0'::pg_lsn").fetchone()[0] < end:
+        if time.monotonic() > until_s:
+            raise SourceError("PostgreSQL does not write its log to its disk")
+        time.sleep(0.02)
+    return int(end)
+
+
+def advance(c: Any, slot: str, to: int) -> None:
+    """Move a slot on, if it is not there yet: what lies before is let go of."""
+    in_turn(lambda: c.execute(_ADVANCE, [slot, lsn_text(to)]))
+
+
+def drop(c: Any, slot: str) -> None:
+    """Drop a slot, if it is there."""
+    in_turn(lambda: c.execute(_DROP, [slot]))
+
+
+_ADVANCE = """SELECT pg_replication_slot_advance(slot_name, wanted) FROM pg_replication_slots,
+              (SELECT %s AS name, %s::pg_lsn AS wanted) w WHERE slot_name = w.name AND confirmed_flush_lsn < wanted"""
+_DROP = "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = %s"
+NEW: Final = """SELECT pg_create_logical_replication_slot(%s, 'pgoutput')
+                WHERE NOT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = %s)"""
+FOUND: Final = """SELECT confirmed_flush_lsn - '0/0'::pg_lsn, wal_status,
+                         pg_current_wal_insert_lsn() - restart_lsn
+                  FROM pg_replication_slots WHERE slot_name = %s"""
+PEEK: Final = """pg_logical_slot_peek_binary_changes(%s, %s::pg_lsn, {limit},
+                 'proto_version', '1', 'publication_names', %s)"""
