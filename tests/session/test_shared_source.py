@@ -121,3 +121,150 @@ def test_a_transaction_over_two_tables_is_never_half_seen(logical: Postgres, dat
         assert moved() > before + 100 and len(seen) > 3, "there was something to be seen"
     eventually(lambda: bank.is_as_there("ann", "bob"))
     bank.drop()
+
+
+def test_a_table_that_is_added_waits_for_transactions_and_loses_nothing(logical: Postgres, database: Database) -> None:
+    bank = Bank(logical, database)
+    bank.follow("ann")
+    with bank.busy() as moved, bank.there.connect(autocommit=False) as early:
+        early.execute("INSERT INTO bob VALUES (100, 7)")
+        thread = threading.Thread(target=bank.follow, args=("bob",))
+        thread.start()
+        thread.join(2)
+        assert thread.is_alive(), "what was done before the table was published must have ended"
+        early.execute("INSERT INTO ann VALUES (100, -7)")
+        early.commit()
+        thread.join()
+        before = moved()
+        assert bank.rows("SELECT amount FROM bob# WHERE id = 100") == [(7,)]
+        assert [int(row[0]) for row in bank.rows(WHOLE)] == [TOTAL]
+        eventually(lambda: moved() > before + 50)
+    eventually(lambda: bank.is_as_there("ann", "bob"))
+    bank.drop()
+
+
+def test_tables_come_and_go_and_nothing_is_left(logical: Postgres, database: Database) -> None:
+    bank = Bank(logical, database)
+    with bank.busy():
+        bank.follow("ann")
+        bank.follow("bob")
+        bank.sql("CREATE TABLE twice# (*) FROM pg# TABLE 'bob'")
+        bank.sql("CREATE MATERIALIZED VIEW both# AS SELECT a.id FROM ann# a JOIN bob# b ON a.id = b.id")
+        with pytest.raises(DependentObjectsExist) as caught:
+            bank.sql("DROP SOURCE pg#")
+        assert "$changes" not in f"{caught.value.detail}" and f"depends on source pg{bank.number}" in (
+            caught.value.detail or ""
+        )
+        bank.sql("DROP TABLE bob# CASCADE")
+        published = "SELECT tablename FROM pg_publication_tables ORDER BY 1"
+        assert bank.ask(published) == [("ann",), ("bob",)], "another table still needs it"
+        bank.sql("DROP TABLE twice#")
+        assert bank.ask(published) == [("ann",)]
+        bank.follow("bob")
+        assert [int(row[0]) for row in bank.rows(WHOLE)] == [TOTAL]
+    eventually(lambda: bank.is_as_there("ann", "bob"))
+    bank.drop()
+    assert bank.sql("SHOW SOURCES").rows() == []
+
+
+def standing(bank: Bank) -> dict[str, Any]:
+    names = ("tables", "confirmed_lsn", "lag_bytes", "kept_bytes", "error")
+    (row,) = bank.rows(f"SELECT {', '.join(names)} FROM headrace_catalog.replication_slots WHERE source = 'pg#'")
+    return dict(zip(names, row))
+
+
+def test_a_table_that_stands_still_holds_the_log_and_nobody_else(logical: Postgres, database: Database) -> None:
+    bank = Bank(logical, database)
+    bank.follow("ann")
+    bank.follow("bob")
+    bank.sql("ALTER MATERIALIZED VIEW ann# PAUSE")
+    bank.there.execute("UPDATE ann SET amount = amount - 1", "UPDATE bob SET amount = amount + 1")
+    eventually(lambda: bank.is_as_there("bob"))
+    eventually(lambda: standing(bank)["lag_bytes"] > 0)
+    held = standing(bank)
+    assert held["tables"] == f"ann{bank.number}, bob{bank.number}" and held["error"] is None
+    bank.there.execute("UPDATE bob SET amount = amount + 1")
+    eventually(lambda: bank.is_as_there("bob"))
+    assert standing(bank)["confirmed_lsn"] == held["confirmed_lsn"]
+    bank.sql("ALTER MATERIALIZED VIEW ann# RESUME")
+    eventually(lambda: bank.is_as_there("ann", "bob"))
+    eventually(lambda: standing(bank)["confirmed_lsn"] != held["confirmed_lsn"])
+    bank.drop()
+
+
+def test_a_slot_that_is_gone_is_told_and_made_again_with_the_source(logical: Postgres, database: Database) -> None:
+    bank = Bank(logical, database)
+    bank.follow("ann")
+    eventually(lambda: standing(bank)["error"] is None)
+
+    def dropped() -> bool:
+        try:
+            bank.there.execute(f"SELECT pg_drop_replication_slot('{bank.slot}')")
+        except Exception as error:
+            assert "is active" in str(error)
+            return False
+        return True
+
+    eventually(dropped)
+    eventually(lambda: f"does not have the replication slot {bank.slot}" in (standing(bank)["error"] or ""))
+    bank.drop()
+    bank.sql(f"CREATE SOURCE pg# WITH ({bank.options()})")
+    bank.follow("ann")
+    assert bank.is_as_there("ann")
+    bank.drop()
+
+
+def test_a_publication_of_somebody_else_is_left_as_it_is(logical: Postgres, database: Database) -> None:
+    bank = Bank(logical, database)
+    bank.drop()
+    bank.there.execute("CREATE PUBLICATION theirs FOR TABLE ann")
+    bank.sql(f"CREATE SOURCE pg# WITH ({bank.options()}, publication.name = 'theirs')")
+    bank.follow("ann")
+    with pytest.raises(HeadraceError, match=r"the publication theirs .* does not have the table public\.bob") as caught:
+        bank.follow("bob")
+    assert "ALTER PUBLICATION theirs ADD TABLE public.bob" in (caught.value.hint or "")
+    bank.there.execute("ALTER PUBLICATION theirs ADD TABLE public.bob")
+    bank.follow("bob")
+    assert bank.is_as_there("ann", "bob")
+    bank.sql("DROP TABLE ann#")
+    assert bank.ask("SELECT tablename FROM pg_publication_tables ORDER BY 1") == [("ann",), ("bob",)]
+    bank.there.execute("ALTER PUBLICATION theirs DROP TABLE bob")
+    eventually(lambda: "does not have the table public.bob" in (standing(bank)["error"] or ""))
+    bank.sql("DROP SOURCE pg# CASCADE")
+    assert bank.ask("SELECT pubname FROM pg_publication") == [("theirs",)]
+    assert bank.ask(f"SELECT FROM pg_replication_slots WHERE slot_name = '{bank.slot}'") == []
+
+
+def test_a_table_is_followed_whatever_its_name_is_there(logical: Postgres, database: Database) -> None:
+    bank = Bank(logical, database)
+    bank.follow("ann")
+    bank.there.execute("ALTER TABLE ann RENAME TO anna", "UPDATE anna SET amount = 5 WHERE id = 5")
+    eventually(lambda: bank.rows("SELECT amount FROM ann# WHERE id = 5") == [(5,)])
+    bank.there.execute("DROP TABLE anna")
+    eventually(lambda: "is not there" in (standing(bank)["error"] or ""))
+    bank.sql("DROP TABLE ann#")
+    bank.follow("bob")
+    assert bank.is_as_there("bob")
+    bank.drop()
+
+
+def test_what_is_refused(logical: Postgres, database: Database) -> None:
+    bank = Bank(logical, database)
+    for text, said in (
+        ("SELECT * FROM pg#", "has no rows of its own"),
+        ("CREATE MATERIALIZED VIEW no# AS SELECT 1 AS a FROM pg#", "has no rows of its own"),
+        ("CREATE TABLE no# (*) FROM pg# TABLE 'public.nowhere'", "there is no table public.nowhere"),
+        ("CREATE TABLE no# (amount bigint PRIMARY KEY) FROM pg# TABLE 'ann'", "is no key of the table"),
+        ("CREATE TABLE no# (id int) FROM pg# TABLE 'ann'", "needs its primary key declared"),
+        ("CREATE TABLE no# (id int PRIMARY KEY, x int) FROM pg# TABLE 'ann'", 'has no column "x"'),
+        ("CREATE TABLE no# (*) FROM pg# TABLE 'ann' WITH (hostname = 'x')", "option hostname"),
+        ("CREATE TABLE no# (*) FROM headrace_catalog.jobs TABLE 'ann'", "does not exist"),
+        (f"CREATE TABLE no# (id int PRIMARY KEY) WITH ({bank.options()})", "needs the option table.name"),
+        (f"CREATE SOURCE no# WITH ({bank.options()})", "there is a replication slot"),
+        (f"CREATE SOURCE no# (id int) WITH ({bank.options()})", "has no columns of its own"),
+        (f"CREATE SOURCE no# WITH ({bank.options()}, include.source = '1')", "option include.source"),
+    ):
+        with pytest.raises(HeadraceError, match=said):
+            bank.sql(text)
+    assert bank.ask("SELECT FROM pg_publication_tables") == [] and bank.rows("SHOW TABLES") == []
+    bank.drop()

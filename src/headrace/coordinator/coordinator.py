@@ -20,6 +20,7 @@ from headrace.catalog.following import FollowedCatalog, Refreshed
 from headrace.catalog.records import ObjectRecord
 from headrace.common.clock import Clock, SystemClock
 from headrace.config import Settings
+from headrace.connectors.base import SlotStanding
 from headrace.connectors.sources import Secrets
 from headrace.coordinator.ddl.lifecycle import Lifecycle
 from headrace.coordinator.ddl.planning import Planning
@@ -646,6 +647,12 @@ class Coordinator:
         with self._core.lock:
             relations = self._core.graph.relations.values()
             return {r.id: (r.error, r.error_since_ms) for r in relations if r.error is not None}
+
+    def slot_standings(self) -> dict[int, SlotStanding]:
+        """Shared sources, and how far behind lies what they hold where they read, as of the last look."""
+        with self._core.lock:
+            relations = self._core.graph.relations.values()
+            return {r.id: r.standing for r in relations if r.standing is not None}
 
     def _changing(self, what: str, action: Callable[[], T]) -> T:
         """The same for something that only the active server does."""

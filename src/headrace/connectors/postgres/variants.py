@@ -1,4 +1,4 @@
-"""What the connector `postgres-cdc` is, by its options: a table with a slot of its own, a slot, or one of its tables."""
+"""What the connector `postgres-cdc` is by its options: a table with a slot of its own, a slot, or one of its tables."""
 
 from __future__ import annotations
 

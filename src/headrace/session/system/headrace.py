@@ -117,6 +117,26 @@ def _sources(context: Context) -> Rows:
         }  # fmt: skip
 
 
+def _replication_slots(context: Context) -> Rows:
+    state = context.catalog.state
+    standings, errors = context.coordinator.slot_standings(), context.coordinator.source_errors()
+    tables: dict[int | None, list[str]] = {}
+    for o in state.objects_of(SourceContent):
+        tables.setdefault(o.content_as(SourceContent).origin, []).append(o.content_as(SourceContent).part or o.name)
+    for o in state.objects_of(SourceContent):
+        if not o.content_as(SourceContent).shared:
+            continue
+        standing, error = standings.get(o.id), errors.get(o.id)
+        yield {
+            "source_id": o.id, "source": o.name, "schema_name": o.schema, "slot": o.options["slot.name"],
+            "publication": o.options["publication.name"], "tables": ", ".join(sorted(tables.get(o.id, ()))),
+            "confirmed_lsn": None if standing is None else standing.confirmed,
+            "lag_bytes": None if standing is None else standing.lag_bytes,
+            "kept_bytes": None if standing is None else standing.kept_bytes,
+            "error": shown_error(context, o.id, None if error is None else str(error[0])),
+        }  # fmt: skip
+
+
 def _indexes(context: Context) -> Rows:
     state = context.catalog.state
     for o in state.objects_of(IndexContent):
@@ -260,6 +280,10 @@ _COLUMNS = {
     "sources": (
         "id bigint, name, schema_name, connector, epoch bigint, offsets, watermark timestamp, error, "
         "error_since timestamp", _sources,
+    ),
+    "replication_slots": (
+        "source_id bigint, source, schema_name, slot, publication, tables, confirmed_lsn, lag_bytes bigint, "
+        "kept_bytes bigint, error", _replication_slots,
     ),
     "indexes": (
         "id bigint, name, relation, key, include, automatic boolean, checkpoint_group, used_by", _indexes,
