@@ -248,6 +248,61 @@ def test_a_table_is_followed_whatever_its_name_is_there(logical: Postgres, datab
     bank.drop()
 
 
+def test_a_table_that_was_truncated_stops_alone(logical: Postgres, database: Database) -> None:
+    bank = Bank(logical, database)
+    bank.follow("ann")
+    bank.follow("bob")
+    bank.there.execute("TRUNCATE ann", "UPDATE bob SET amount = 1 WHERE id = 1")
+    eventually(lambda: bank.is_as_there("bob"))
+    jobs = "SELECT last_error FROM headrace_catalog.jobs WHERE name = 'ann#'"
+    eventually(lambda: "was truncated" in str(bank.rows(jobs)))
+    bank.sql("DROP TABLE ann#")
+    bank.follow("ann")
+    bank.there.execute("INSERT INTO ann VALUES (1, 1)", "UPDATE bob SET amount = 2 WHERE id = 1")
+    eventually(lambda: bank.is_as_there("ann", "bob"))
+    bank.drop()
+
+
+def test_more_than_is_admitted_at_once_comes_bit_by_bit(logical: Postgres, database: Database) -> None:
+    bank = Bank(logical, database, ", max_rows_per_epoch = 10")
+    bank.follow("ann")
+    bank.follow("bob")
+    bank.sql("ALTER MATERIALIZED VIEW ann# PAUSE")
+    with bank.there.connect() as connection:
+        for i in range(60):  # more than one look takes in, of a table that takes in nothing
+            connection.execute(f"UPDATE ann SET amount = {i}")
+            connection.execute(f"UPDATE bob SET amount = amount + 1 WHERE id = {i % ACCOUNTS + 1}")
+    eventually(lambda: bank.is_as_there("bob"))
+    bank.sql("ALTER MATERIALIZED VIEW ann# RESUME")
+    eventually(lambda: bank.is_as_there("ann"))
+    bank.drop()
+
+
+def test_a_key_that_changes_do_not_tell_any_more_is_told(logical: Postgres, database: Database) -> None:
+    bank = Bank(logical, database)
+    bank.follow("ann")
+    bank.there.execute(
+        "ALTER TABLE ann ALTER amount SET NOT NULL", "UPDATE ann SET amount = id", "CREATE UNIQUE INDEX i ON ann (amount)",
+        "ALTER TABLE ann REPLICA IDENTITY USING INDEX i", "DELETE FROM ann WHERE id = 1",
+    )  # fmt: skip
+    eventually(lambda: "is no key of the table" in (standing(bank)["error"] or ""))
+    bank.drop()
+
+
+def test_only_the_owner_of_a_source_adds_tables(logical: Postgres, database: Database) -> None:
+    bank = Bank(logical, database)
+    bank.sql("CREATE USER clerk#; GRANT ALL ON SCHEMA public TO clerk#")
+    bank.sql("GRANT pg_read_server_files TO clerk#; GRANT SELECT ON pg# TO clerk#; SET ROLE clerk#")
+    try:
+        with pytest.raises(HeadraceError, match="must be owner of"):
+            bank.follow("ann")
+        with pytest.raises(HeadraceError, match="must be owner of"):
+            bank.sql("DROP SOURCE pg#")
+    finally:
+        bank.sql("RESET ROLE")
+    bank.drop()
+
+
 def test_what_is_refused(logical: Postgres, database: Database) -> None:
     bank = Bank(logical, database)
     for text, said in (

@@ -59,6 +59,8 @@ class Follower:
 
     options: Mapping[str, str]
     """Those of the table's own source; none of them is a secret that has been looked up."""
+    key: tuple[str, ...]
+    """The columns of its primary key."""
     after: Offsets
     """What it is bound to; `{}` for nothing yet."""
     taken: Offsets | None

@@ -94,6 +94,8 @@ class PostgresCdcSource(Source):
         if nested is not None:
             raise NotSupported(f'the column "{nested.name}" of type {nested.type} of a postgres-cdc table')
         self._taken: Offsets = {}
+        self._quiet: tuple[int, int] | None = None
+        """What was bound and the end of the log, where nothing was found between them."""
 
     @contextmanager
     def _connection(self) -> Iterator[Any]:
@@ -130,7 +132,7 @@ class PostgresCdcSource(Source):
         return {}
 
     def _check_key(self, c: Any) -> None:
-        check_key(c, self._schema_name, self._table, self._key)
+        check_key(c, quoted_name(self._schema_name, self._table), self._key)
 
     def _check_table(self, c: Any, oid: int | None) -> int:
         """The table's oid, if it is still the one that is followed, and all of its changes are published."""
@@ -173,6 +175,8 @@ class PostgresCdcSource(Source):
                 return Binding(after, 0, False)  # first its content has to be taken in
             slots.advance(c, self._slot, self._taken[LSN])
             end = slots.end_of_log(c)
+            if after.get(CAUGHT_UP) and self._quiet == (after[LSN], end):
+                return Binding(after, 0, False)
             room = limit.rows(self._max_rows) if after.get(CAUGHT_UP) else None
             asked = [self._slot, None if room else slots.lsn_text(end), room, self._publication]
             position, rows = slots.in_turn(lambda: c.execute(_REACHED, asked).fetchone())
@@ -180,6 +184,7 @@ class PostgresCdcSource(Source):
         if not rows and end - after[LSN] > QUIET_BYTES:
             to = end
         reached = {LSN: max(to, after[LSN]), CAUGHT_UP: True, TABLE: oid}
+        self._quiet = None if rows else (reached[LSN], end)
         return Binding(reached, rows, False, None, bool(room and rows >= room))
 
     def _begin(self, c: Any) -> Binding:

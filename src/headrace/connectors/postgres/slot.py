@@ -29,7 +29,7 @@ from headrace.connectors.postgres.fetching import declare, fetched
 from headrace.connectors.postgres.options import SHARED, cdc_server, connection
 from headrace.connectors.postgres.sharing import CAUGHT_UP, LSN, QUIET_BYTES, TABLE, Joining, Tables, Transactions
 from headrace.connectors.postgres.stretch import HEAD, KEPT_BYTES, Collector, Recent, Stretch
-from headrace.connectors.postgres.tables import published
+from headrace.connectors.postgres.tables import check_key, published
 from headrace.errors import InvalidParameter, SourceError
 
 RECENT = Recent()
@@ -130,7 +130,7 @@ class PostgresSlot(Source):
         """See `Source`."""
         with self._connection() as c:
             bound = self._check_slot(c, after)
-            self._check_tables(c, tables)
+            names = self._check_tables(c, tables)
             now, end, later = _transactions(c), slots.end_of_log(c), _transactions(c)
             begun = self._join(c, tables, now, end, later)
             self._read = {n: self._read.get(n, end) for n, f in tables.items() if _has_read(f)}
@@ -140,7 +140,9 @@ class PostgresSlot(Source):
             seen = self._quiet == (bound, end) and not self._read
             found = None if seen else self._look(c, held, bound, end, limit)
             standing = self._standing(c)
-        made = {} if found is None else known.bindings(found)
+            made = {} if found is None else known.bindings(found)
+            for number in made:  # an update that does not tell it would be taken for one of another row
+                check_key(c, names[number], tables[number].key)
         self._quiet = (bound, end) if not made and (found is None or found.high >= end) else None
         if found is not None and (made or not after or found.high - bound > QUIET_BYTES):
             return SharedBinding({LSN: found.high}, {**begun, **made}, standing)
@@ -157,10 +159,10 @@ class PostgresSlot(Source):
             raise SourceError(f"somebody else has read from the replication slot {self._slot}", hint=hint)
         return int(after[LSN] if after else found[0])
 
-    def _check_tables(self, c: Any, tables: Mapping[int, Follower]) -> None:
+    def _check_tables(self, c: Any, tables: Mapping[int, Follower]) -> dict[int, str]:
+        """The names of tables as of now, quoted. Raises `SourceError` for one that cannot be followed any more."""
         asked = {n: (f.after.get(TABLE), f.options["schema.name"], f.options["table.name"]) for n, f in tables.items()}
-        for found in published(c, self._publication, asked):
-            found.check(self._publication)
+        return {n: found.checked(self._publication) for n, found in published(c, self._publication, asked).items()}
 
     def _join(
         self, c: Any, tables: Mapping[int, Follower], now: Transactions, end: int, later: Transactions

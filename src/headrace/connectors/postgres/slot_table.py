@@ -17,7 +17,7 @@ from headrace.connectors.postgres.options import CDC, cdc_server, connection
 from headrace.connectors.postgres.pgoutput import Messages
 from headrace.connectors.postgres.sharing import CAUGHT_UP, LSN, TABLE
 from headrace.connectors.postgres.slot import RECENT, owns, place_of
-from headrace.connectors.postgres.tables import keys, published
+from headrace.connectors.postgres.tables import Published, keys, published
 from headrace.errors import NotSupported, SourceError
 
 _MESSAGES: Final = "messages"
@@ -60,11 +60,16 @@ class SlotTable(PostgresCdcSource):
         with self._connection() as c:
             c.autocommit = True
             self._check_key(c)
-            (found,) = published(c, self._publication, {0: (None, self._schema_name, self._table)})
+            found = self._published(c)
             if found.name is not None and not found.listed and owns(c, self._publication, self._slot):
-                c.execute(f"ALTER PUBLICATION {quoted_name(self._publication)} ADD TABLE {found.name}")
+                with c.transaction():  # a partitioned table is not listed by its own name: then it is not added
+                    c.execute(f"ALTER PUBLICATION {quoted_name(self._publication)} ADD TABLE {found.name}")
+                    self._published(c).checked(self._publication)
                 return
-            found.check(self._publication)
+            found.checked(self._publication)
+
+    def _published(self, c: Any) -> Published:
+        return published(c, self._publication, {0: (None, self._schema_name, self._table)})[0]
 
     def start_offsets(self) -> Offsets:
         """Before the table's content."""
@@ -78,7 +83,7 @@ class SlotTable(PostgresCdcSource):
         """Take the table out of the publication again, if that was made by headrace."""
         with self._connection() as c:
             c.autocommit = True
-            (found,) = published(c, self._publication, {0: (None, self._schema_name, self._table)})
+            found = self._published(c)
             if found.name is not None and found.listed and owns(c, self._publication, self._slot):
                 c.execute(f"ALTER PUBLICATION {quoted_name(self._publication)} DROP TABLE {found.name}")
 
@@ -135,7 +140,8 @@ _TYPES: Final = {
     "timestamp": "timestamp_ntz", "timestamptz": "timestamp", "date": "date", "bytea": "binary",
 }  # fmt: skip
 _COLUMNS = """SELECT attname::text, typname::text, atttypmod FROM pg_attribute JOIN pg_type t ON t.oid = atttypid
-              WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped ORDER BY attnum"""
+              WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped AND attgenerated = ''
+              ORDER BY attnum"""
 _PRIMARY = """SELECT (SELECT array_agg(attname::text) FROM pg_index JOIN pg_attribute ON attrelid = indrelid
               AND attnum = ANY (indkey) WHERE indrelid = to_regclass(%s) AND indisprimary)"""
 _NAME = """SELECT quote_ident(nspname) || '.' || quote_ident(relname)

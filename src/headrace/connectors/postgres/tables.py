@@ -49,8 +49,8 @@ class Published:
     rows: str | None
     """Which of its rows are published; None for all."""
 
-    def check(self, publication: str) -> None:
-        """Raise `SourceError` for a table that is not there, or of which changes are left out."""
+    def checked(self, publication: str) -> str:
+        """The name. Raises `SourceError` for a table that is not there, or of which changes are left out."""
         again = "; then drop the table here, if it is there, and create it again"
         if self.name is None:
             raise SourceError(
@@ -67,22 +67,23 @@ class Published:
                 f"the publication {publication} in PostgreSQL leaves out changes of {self.name}",
                 hint="let it publish 'insert, update, delete, truncate' of all of its rows" + again,
             )
+        return self.name
 
 
-def published(c: Any, publication: str, tables: Mapping[int, tuple[int | None, str, str]]) -> list[Published]:
+def published(c: Any, publication: str, tables: Mapping[int, tuple[int | None, str, str]]) -> dict[int, Published]:
     """What there is of tables, each by its oid, or where that is None by its schema and name."""
     numbers, wanted = list(tables), list(tables.values())
     names = [quoted_name(schema, name) for _, schema, name in wanted]
     found = c.execute(_PUBLISHED, [[oid for oid, _, _ in wanted], names, numbers, publication]).fetchall()
     plain = {number: f"{schema}.{name}" for number, (_, schema, name) in tables.items()}
-    return [Published(plain[number], name, bool(kinds), listed, rows) for number, name, kinds, listed, rows in found]
+    return {n: Published(plain[n], name, bool(kinds), listed, rows) for n, name, kinds, listed, rows in found}
 
 
-def check_key(c: Any, schema: str, table: str, key: Sequence[str]) -> None:
-    """Raise `SourceError` for columns that are no key of a table, or none that changes tell."""
-    if not has_key(keys(c, quoted_name(schema, table)), key, told=True):
+def check_key(c: Any, table: str, key: Sequence[str]) -> None:
+    """Raise `SourceError` for columns that are no key of a table, whose name is quoted, or none that changes tell."""
+    if not has_key(keys(c, table), key, told=True):
         raise SourceError(
-            f"({', '.join(key)}) is no key of the table {schema}.{table} in PostgreSQL that changes tell",
+            f"({', '.join(key)}) is no key of the table {table} in PostgreSQL that changes tell",
             hint="it has to be its primary key, or the columns of a unique index, NOT NULL and not deferrable, "
             "that is its REPLICA IDENTITY (or that is FULL)",
         )

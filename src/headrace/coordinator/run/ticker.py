@@ -244,7 +244,8 @@ class Ticker:
     def _follower(self, relation: LiveRelation) -> Follower:
         newest = self._core.catalog.state.newest_remap(relation.id)
         after = {} if newest is None else newest.offsets
-        return Follower(relation.record.options, after, self._taken(relation.id))
+        key = tuple(c.name for c in relation.columns if not c.nullable)
+        return Follower(relation.record.options, key, after, self._taken(relation.id))
 
     def _taken(self, source_id: int) -> Offsets | None:
         """Up to where all of a source's readers have durably taken it in; None if one has not begun."""

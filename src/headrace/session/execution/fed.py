@@ -70,8 +70,7 @@ def drop(context: Context, records: Sequence[ObjectRecord]) -> list[str]:
     Raises what `Coordinator.drop` raises; then nothing is let go of.
     """
     external = [o for o in records if o.content.external]
-    gone = [o for o in external if not (_origin(o) is not None and _is_held(context.catalog.state, o, records))]
-    discards = [_discarding(context, o) for o in gone]
+    discards = [_discarding(context, o) for o in external if not is_held(context.catalog.state, o, records)]
     context.coordinator.drop([o.id for o in records])
     return [text for discard in discards for text in discard()]
 
@@ -80,12 +79,17 @@ def _origin(record: ObjectRecord) -> int | None:
     return record.content.origin if isinstance(record.content, SourceContent) else None
 
 
-def _is_held(state: CatalogState, record: ObjectRecord, gone: Sequence[ObjectRecord]) -> bool:
-    """Whether another table of a shared source follows the same table there, or the source goes, with all it holds."""
-    ids = {o.id for o in gone}
-    alike = (o for o in state.objects_of(SourceContent) if _origin(o) == _origin(record) and o.id not in ids)
+def is_held(state: CatalogState, record: ObjectRecord, gone: Sequence[ObjectRecord] = ()) -> bool:
+    """Whether a table of a shared source holds nothing there by itself.
+
+    Another one follows the same table there, or the source is among those that go, with all that it holds.
+    """
+    origin, ids = _origin(record), {record.id, *(o.id for o in gone)}
+    if origin is None:
+        return False
+    alike = (o for o in state.objects_of(SourceContent) if _origin(o) == origin and o.id not in ids)
     names = ("schema.name", "table.name")
-    return _origin(record) in ids or any(all(o.options.get(n) == record.options.get(n) for n in names) for o in alike)
+    return origin in ids or any(all(o.options.get(n) == record.options.get(n) for n in names) for o in alike)
 
 
 def _discarding(context: Context, record: ObjectRecord) -> Callable[[], list[str]]:
