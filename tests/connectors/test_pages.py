@@ -27,6 +27,7 @@ PAGES = Path(__file__).parents[2] / "docs" / "connectors"
     [
         ("postgres", "options", postgres.SINK),
         ("postgres", "cdc options", postgres.CDC),
+        ("postgres", "shared options", postgres.SHARED),
         ("files", "source options", options.SOURCE),
         ("files", "options", file_sink.SINK),
         ("files", "copy options", folders.OPTIONS),

@@ -1,4 +1,4 @@
-"""A server that follows two tables of PostgreSQL through one slot and is killed: no transaction is half seen or lost."""
+"""A server that follows two tables through one slot and is killed: no transaction is half seen or lost."""
 
 from __future__ import annotations
 

@@ -77,6 +77,40 @@ def test_postgres_cdc(database: Database, logical: Postgres) -> None:
         assert connection.execute("SELECT FROM pg_publication").fetchall() == []
 
 
+def test_postgres_several_tables(database: Database, logical: Postgres) -> None:
+    shop = logical.new_database("shops")
+    shop.execute(
+        "CREATE TABLE customers (id int PRIMARY KEY, name text)", "INSERT INTO customers VALUES (1, 'ann'), (2, 'bob')",
+        "CREATE TABLE bills (id int PRIMARY KEY, customer int, amount numeric(10,2))",
+        "INSERT INTO bills VALUES (1, 1, 5)",
+    )  # fmt: skip
+    places = {"'localhost'": f"'{HOST}'", "5432": str(shop.port), "'shop'": "'shops'"}
+    database.sql(example("postgres", 2, places))
+
+    def owed() -> list[tuple[str, str]]:
+        return [(name, str(amount)) for name, amount in database.sql("SELECT name, amount FROM owed ORDER BY 1").rows()]
+
+    assert owed() == [("ann", "5.00")]
+    with shop.connect(autocommit=False) as connection:
+        connection.execute("UPDATE customers SET name = 'Ann' WHERE id = 1")
+        connection.execute("INSERT INTO bills VALUES (2, 1, 7), (3, 2, 1)")
+        connection.commit()
+    found: list[object] = []
+
+    def moved() -> bool:
+        found.append(owed())
+        return found[-1] == [("Ann", "12.00"), ("bob", "1.00")]
+
+    eventually(moved)
+    assert all(f == found[0] for f in found[:-1]), "nobody sees half of a transaction"
+    shown = "SELECT source, slot, publication, tables, lag_bytes >= 0 FROM headrace_catalog.replication_slots"
+    assert database.sql(shown).rows() == [("pg", "shop_slot", "shop_publication", "bills, customers", True)]
+    database.sql("DROP SOURCE pg CASCADE")
+    with shop.connect() as connection:
+        assert connection.execute("SELECT FROM pg_replication_slots").fetchall() == []
+        assert connection.execute("SELECT FROM pg_publication").fetchall() == []
+
+
 def test_files(database: Database, tmp_path: Path) -> None:
     names = {"clicks_out": "files_out", "TABLE clicks": "TABLE fc", "FROM clicks": "FROM fc", "INTO clicks": "INTO fc"}
     database.sql(example("files", 1, {"/tmp/clicks": str(tmp_path), **names}))

@@ -254,7 +254,7 @@ def test_a_table_that_was_truncated_stops_alone(logical: Postgres, database: Dat
     bank.follow("bob")
     bank.there.execute("TRUNCATE ann", "UPDATE bob SET amount = 1 WHERE id = 1")
     eventually(lambda: bank.is_as_there("bob"))
-    jobs = "SELECT last_error FROM headrace_catalog.jobs WHERE name = 'ann#'"
+    jobs = "SELECT error FROM headrace_catalog.jobs WHERE name = 'ann#'"
     eventually(lambda: "was truncated" in str(bank.rows(jobs)))
     bank.sql("DROP TABLE ann#")
     bank.follow("ann")
@@ -282,7 +282,8 @@ def test_a_key_that_changes_do_not_tell_any_more_is_told(logical: Postgres, data
     bank = Bank(logical, database)
     bank.follow("ann")
     bank.there.execute(
-        "ALTER TABLE ann ALTER amount SET NOT NULL", "UPDATE ann SET amount = id", "CREATE UNIQUE INDEX i ON ann (amount)",
+        "ALTER TABLE ann ALTER amount SET NOT NULL", "UPDATE ann SET amount = id",
+        "CREATE UNIQUE INDEX i ON ann (amount)",
         "ALTER TABLE ann REPLICA IDENTITY USING INDEX i", "DELETE FROM ann WHERE id = 1",
     )  # fmt: skip
     eventually(lambda: "is no key of the table" in (standing(bank)["error"] or ""))
