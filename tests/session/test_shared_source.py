@@ -130,7 +130,7 @@ def test_a_table_that_is_added_waits_for_transactions_and_loses_nothing(logical:
         early.execute("INSERT INTO bob VALUES (100, 7)")
         thread = threading.Thread(target=bank.follow, args=("bob",))
         thread.start()
-        thread.join(2)
+        thread.join(5)
         assert thread.is_alive(), "what was done before the table was published must have ended"
         early.execute("INSERT INTO ann VALUES (100, -7)")
         early.commit()

@@ -107,6 +107,17 @@ def test_the_documentation_has_every_statement() -> None:
     assert [start.words for start in declared if not any(documented(words) for words in start.words)] == []
 
 
+def test_a_table_of_a_shared_source() -> None:
+    found = parse_one("CREATE TABLE t (*) FROM pg TABLE 'public.T' WITH (on_error = 'null')")
+    assert isinstance(found, st.CreateTable) and found.columns == ()
+    assert (str(found.origin), found.upstream, found.options) == ("pg", "public.T", {"on_error": "null"})
+    found = parse_one("CREATE TABLE s.t (id int PRIMARY KEY) FROM s.pg TABLE 'T'")
+    assert isinstance(found, st.CreateTable) and (found.origin, found.primary_key) == (st.TableName("s", "pg"), ("id",))
+    for wrong in ("FROM pg", "FROM pg TABLE t", "FROM pg TABLE 't' FROM pg TABLE 't'"):
+        with pytest.raises(SyntaxFault):
+            parse_one(f"CREATE TABLE t (*) {wrong}")
+
+
 def test_create_table() -> None:
     found = parse_one(
         "CREATE TABLE IF NOT EXISTS S.T (Id bigint PRIMARY KEY, \"Name\" varchar NOT NULL DEFAULT 'x', "
