@@ -222,7 +222,7 @@ def _define_source(
     try:
         return replace(record, id=context.coordinator.create_relation(record))
     except HeadraceError:
-        if content.shared or (content.origin is not None and not fed.is_held(context.catalog.state, record)):
+        if content.shared or (content.origin is not None and not fed.is_held(context, record)):
             with suppress(HeadraceError):
                 source.discard()
         raise

@@ -70,7 +70,7 @@ def drop(context: Context, records: Sequence[ObjectRecord]) -> list[str]:
     Raises what `Coordinator.drop` raises; then nothing is let go of.
     """
     external = [o for o in records if o.content.external]
-    discards = [_discarding(context, o) for o in external if not is_held(context.catalog.state, o, records)]
+    discards = [_discarding(context, o) for o in external if not is_held(context, o, records)]
     context.coordinator.drop([o.id for o in records])
     return [text for discard in discards for text in discard()]
 
@@ -79,7 +79,7 @@ def _origin(record: ObjectRecord) -> int | None:
     return record.content.origin if isinstance(record.content, SourceContent) else None
 
 
-def is_held(state: CatalogState, record: ObjectRecord, gone: Sequence[ObjectRecord] = ()) -> bool:
+def is_held(context: Context, record: ObjectRecord, gone: Sequence[ObjectRecord] = ()) -> bool:
     """Whether a table of a shared source holds nothing there by itself.
 
     Another one follows the same table there, or the source is among those that go, with all that it holds.
@@ -87,7 +87,8 @@ def is_held(state: CatalogState, record: ObjectRecord, gone: Sequence[ObjectReco
     origin, ids = _origin(record), {record.id, *(o.id for o in gone)}
     if origin is None:
         return False
-    alike = (o for o in state.objects_of(SourceContent) if _origin(o) == origin and o.id not in ids)
+    sources = context.catalog.state.objects_of(SourceContent)
+    alike = (o for o in sources if _origin(o) == origin and o.id not in ids)
     names = ("schema.name", "table.name")
     return origin in ids or any(all(o.options.get(n) == record.options.get(n) for n in names) for o in alike)
 
