@@ -60,8 +60,8 @@ def holds(options: Mapping[str, str]) -> bool:
 
 
 def is_shared(options: Mapping[str, str]) -> bool:
-    """See `Source.shared`."""
-    return _connector(options).shared
+    """See `Source.shared`; a connector that this program does not know is refused where it is opened."""
+    return options.get("connector") in _CONNECTORS and _connector(options).shared
 
 
 def is_whole(options: Mapping[str, str], offsets: Offsets) -> bool:
