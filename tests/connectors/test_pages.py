@@ -13,7 +13,7 @@ from headrace.connectors.files import folders, options
 from headrace.connectors.files import sink as file_sink
 from headrace.connectors.http import sink as http
 from headrace.connectors.kafka import options as kafka
-from headrace.connectors.lake import delta, iceberg
+from headrace.connectors.lake import delta, delta_source, iceberg, iceberg_source
 from headrace.connectors.postgres import options as postgres
 from headrace.connectors.webhook import options as webhook
 from headrace.session.database import connect
@@ -37,6 +37,8 @@ PAGES = Path(__file__).parents[2] / "docs" / "connectors"
         ("nexmark", "options", nexmark.OPTIONS),
         ("iceberg", "options", iceberg.SINK),
         ("deltalake", "options", delta.SINK),
+        ("iceberg", "source options", iceberg_source.SOURCE),
+        ("deltalake", "source options", delta_source.SOURCE),
         ("README", "options of every sink", sinks.OPTIONS),
         ("README", "options of every source", base.OPTIONS),
         ("kafka", "source options", kafka.SOURCE),

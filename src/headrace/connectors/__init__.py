@@ -38,7 +38,7 @@ Other systems:
 files/             files of a file system or of object stores: source, sink, COPY
 kafka/             Kafka: source and sink
 postgres/          PostgreSQL: change source and sink
-lake/              Iceberg and Delta tables: sinks
+lake/              Iceberg and Delta tables: sources and sinks
 http/              the `http` sink
 webhook/           tables whose rows come in HTTP requests
 blackhole.py       the `blackhole` sink, which drops all rows

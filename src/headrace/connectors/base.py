@@ -119,6 +119,8 @@ class ReadBatch:
     """A sample, the first ones of the batch."""
     error_count: int = 0
     """All errors of the batch."""
+    weights: pa.Array | None = None
+    """What each row counts, -1 where it is taken back; None if all are added. Only of sources that take rows back."""
 
 
 OPTIONS: Final = DeclaredOptions(
@@ -176,6 +178,12 @@ class Source(ABC):
 
     feeds = False
     """Whether records can say what they do to their key, and so be the rows of a table with a primary key."""
+
+    @classmethod
+    def retracts(cls, options: Mapping[str, str]) -> bool:
+        """Whether rows may be taken back; then (from, to] is the difference between the rows at `to` and at `from`."""
+        return False
+
     holds = False
     """Whether something is kept for its readers where it reads, until it is told that they have taken it in."""
 

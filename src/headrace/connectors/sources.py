@@ -12,6 +12,8 @@ from headrace.connectors.options import check_secrets
 from headrace.errors import InvalidParameter
 
 _CONNECTORS: dict[str, tuple[str, str]] = {
+    "deltalake": ("headrace.connectors.lake.delta_source", "DeltaSource"),
+    "iceberg": ("headrace.connectors.lake.iceberg_source", "IcebergSource"),
     "postgres-cdc": ("headrace.connectors.postgres.variants", "PostgresCdc"),
     "kafka": ("headrace.connectors.kafka.source", "KafkaSource"),
     "datagen": ("headrace.connectors.datagen", "DatagenSource"),
@@ -52,6 +54,11 @@ def settled(options: Mapping[str, str]) -> dict[str, str]:
 def feeds(options: Mapping[str, str]) -> bool:
     """See `Source.feeds`."""
     return _connector(options).feeds
+
+
+def retracts(options: Mapping[str, str]) -> bool:
+    """See `Source.retracts`; a connector that this program does not know takes nothing back."""
+    return options.get("connector") in _CONNECTORS and _connector(options).retracts(options)
 
 
 def holds(options: Mapping[str, str]) -> bool:

@@ -12,6 +12,7 @@ from headrace.common.columns import Column
 from headrace.connectors.base import Source
 from headrace.connectors.sources import open_source
 from kafka import Kafka
+from lakes import Lake
 from object_server import S3Server
 from postgres import Postgres, cdc_options
 
@@ -97,6 +98,27 @@ class KafkaOrigin(Origin):
                 self._producer.produce(self.topic, json.dumps({"n": n}), str(n))
             assert self._producer.flush(60) == 0
             (self._producer.commit_transaction if counts else self._producer.abort_transaction)(60)
+
+
+class LakeOrigin(Origin):
+    """A table of a lake, to which each time rows are added that go again, and others in two files."""
+
+    limits = False  # commits are whole, and so are files
+
+    def __init__(self, lake: Lake) -> None:
+        self.lake = lake
+
+    columns = (Column("id", "bigint"),)
+
+    def options(self) -> Mapping[str, str]:
+        return self.lake.options()
+
+    def add(self, first: int, end: int) -> None:
+        middle = (first + end) // 2
+        self.lake.append([(n, "x", None) for n in range(first, middle)])
+        self.lake.append([(n, "y", None) for n in (*range(middle, end), -1 - first)])
+        self.lake.delete([-1 - first])
+        self.lake.compact()
 
 
 class CdcOrigin(Origin):

@@ -8,11 +8,13 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from origins import CdcOrigin, DatagenOrigin, FilesOrigin, KafkaOrigin, ObjectsOrigin, Origin
+from origins import CdcOrigin, DatagenOrigin, FilesOrigin, KafkaOrigin, LakeOrigin, ObjectsOrigin, Origin
 
 from headrace.connectors.base import Admission, Binding, Offsets, Source
+from lakes import DeltaLake, IcebergLake, Lake
 
-KINDS = ("datagen", "files", "objects", "kafka", "cdc")
+KINDS = ("datagen", "files", "objects", "kafka", "cdc", "iceberg", "deltalake")
+LAKES: dict[str, type[Lake]] = {"iceberg": IcebergLake, "deltalake": DeltaLake}
 _minutes = itertools.count()
 """Each binding is made a minute after the one before."""
 
@@ -23,6 +25,8 @@ def origin(request: pytest.FixtureRequest, tmp_path: Path) -> Origin:
         return KafkaOrigin(request.getfixturevalue("kafka"))
     if request.param == "cdc":
         return CdcOrigin(request.getfixturevalue("logical"))
+    if request.param in LAKES:
+        return LakeOrigin(LAKES[request.param](tmp_path))
     if request.param == "objects":
         return ObjectsOrigin(request.getfixturevalue("s3"))
     return FilesOrigin(tmp_path) if request.param == "files" else DatagenOrigin()
@@ -41,7 +45,13 @@ def positions(offsets: Offsets) -> dict[str, object]:
 
 def read(source: Source, from_: Offsets, to: Offsets, parts: int = 3) -> Counter[int]:
     tasks = source.plan(from_, to, parts)
-    return Counter(n for t in tasks for made in source.read(t) for n in made.batch.column("n").to_pylist())
+    found: Counter[int] = Counter()
+    for made in (made for task in tasks for made in source.read(task)):
+        numbers = made.batch.column(0).to_pylist()
+        weights = [1] * len(numbers) if made.weights is None else made.weights.to_pylist()
+        for number, weight in zip(numbers, weights, strict=True):
+            found[number] += weight
+    return Counter({number: count for number, count in found.items() if count})
 
 
 @pytest.mark.parametrize("limit", [None, 37])

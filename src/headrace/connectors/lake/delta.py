@@ -34,6 +34,17 @@ _STORE: Final = {
 _GONE: Final = "__gone"
 
 
+def located(values: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
+    """Where a table is, and the options of its store as the package calls them. Raises `InvalidParameter`."""
+    location: str = values["location"]
+    if not location.startswith(("/", "s3://", "s3a://")):
+        raise InvalidParameter("option location must be s3://bucket/path or an absolute path")
+    store = {name: values[option] for option, name in _STORE.items() if values[option]}
+    if (values["s3.endpoint"] or "").startswith("http://"):
+        store["AWS_ALLOW_HTTP"] = "true"
+    return location, store
+
+
 class DeltaSink(LakeSink):
     """See the module."""
 
@@ -41,13 +52,7 @@ class DeltaSink(LakeSink):
 
     def __init__(self, options: Mapping[str, str], columns: Sequence[Column]):
         super().__init__(options, columns)
-        values = self._values
-        self._location: str = values["location"]
-        if not self._location.startswith(("/", "s3://", "s3a://")):
-            raise InvalidParameter("option location must be s3://bucket/path or an absolute path")
-        self._store = {name: values[option] for option, name in _STORE.items() if values[option]}
-        if (values["s3.endpoint"] or "").startswith("http://"):
-            self._store["AWS_ALLOW_HTTP"] = "true"
+        self._location, self._store = located(self._values)
         self._name = f"Delta table {self._location}"
 
     def reach(self) -> None:

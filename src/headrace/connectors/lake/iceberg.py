@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any, Final
 
@@ -22,7 +23,7 @@ from headrace.connectors.lake.tables import CREATE, STORE, LakeSink, absent, che
 from headrace.connectors.sinks import SinkPosition, already_delivered
 from headrace.errors import InvalidParameter
 
-_CATALOG: Final = (
+CATALOG: Final = (
     Option("catalog.type", "What the catalog is: a database, or a server of Iceberg's REST protocol.",
            required=True, choices=("sql", "rest")),
     Option("catalog.uri", "Where it is: `postgresql+psycopg://...` (a secret, with a password in it), "
@@ -33,10 +34,10 @@ _CATALOG: Final = (
     Option("warehouse.path", "Where the tables are that are made: `s3://bucket/path`, `file:///path`, or the name "
            "by which a REST catalog knows it."),
 )  # fmt: skip
-CONNECTION: Final = Connects(DeclaredOptions((*_CATALOG, *STORE)), {"iceberg": {}})
+CONNECTION: Final = Connects(DeclaredOptions((*CATALOG, *STORE)), {"iceberg": {}})
 SINK: Final = DeclaredOptions(
     (
-        *_CATALOG,
+        *CATALOG,
         Option("database.name", "The namespace of the table.", required=True),
         Option("table.name", "The table.", required=True),
         CREATE,
@@ -55,6 +56,34 @@ _TRIES: Final = 5
 """Commits of one epoch, where others commit to the table meanwhile."""
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where a table is."""
+
+    catalog_name: str
+    properties: Mapping[str, str] = field(repr=False)
+    table: tuple[str, ...]
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Place:
+        """What options say. Raises `InvalidParameter`."""
+        schemes = _SCHEMES[values["catalog.type"]]
+        if not values["catalog.uri"].startswith(schemes):
+            raise InvalidParameter(f"option catalog.uri must begin with {' or '.join(schemes)}")
+        properties = {name: values[option] for option, name in _PROPERTIES.items() if values[option]}
+        return cls(values["catalog.name"], properties, (*values["database.name"].split("."), values["table.name"]))
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return f"Iceberg table {'.'.join(self.table)}"
+
+    def catalog(self) -> Any:
+        """The catalog, connected to."""
+        package = needed_module("pyiceberg.catalog", "iceberg")
+        return package.load_catalog(self.catalog_name, **self.properties)
+
+
 class IcebergSink(LakeSink):
     """See the module."""
 
@@ -62,14 +91,9 @@ class IcebergSink(LakeSink):
 
     def __init__(self, options: Mapping[str, str], columns: Sequence[Column]):
         super().__init__(options, columns)
-        values = self._values
-        schemes = _SCHEMES[values["catalog.type"]]
-        if not values["catalog.uri"].startswith(schemes):
-            raise InvalidParameter(f"option catalog.uri must begin with {' or '.join(schemes)}")
-        self._catalog_name: str = values["catalog.name"]
-        self._properties = {name: values[option] for option, name in _PROPERTIES.items() if values[option]}
-        self._table_name = (*values["database.name"].split("."), values["table.name"])
-        self._name = f"Iceberg table {'.'.join(self._table_name)}"
+        self._place = Place.of(self._values)
+        self._table_name = self._place.table
+        self._name = self._place.name
 
     def reach(self) -> None:
         """See `Sink`."""
@@ -109,8 +133,7 @@ class IcebergSink(LakeSink):
         return found.count
 
     def _catalog(self) -> Any:
-        package = needed_module("pyiceberg.catalog", "iceberg")
-        return package.load_catalog(self._catalog_name, **self._properties)
+        return self._place.catalog()
 
     @staticmethod
     def _schema(table: Any) -> pa.Schema:

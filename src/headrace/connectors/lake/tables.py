@@ -77,7 +77,7 @@ def check_columns(columns: Sequence[Column], table: pa.Schema, name: str) -> Non
         at = table.get_field_index(column.name)
         if at < 0:
             raise InvalidParameter(f'the table {name} has no column "{column.name}"')
-        if not _holds(table.field(at).type, arrow_type(column.type)):
+        if not holds(table.field(at).type, arrow_type(column.type)):
             raise InvalidParameter(
                 f'the column "{column.name}" of the table {name} is of type {table.field(at).type}, which does not '
                 f"hold every {column.type}"
@@ -88,7 +88,7 @@ def check_columns(columns: Sequence[Column], table: pa.Schema, name: str) -> Non
         raise InvalidParameter(f'the column "{left_out}" of the table {name} must have a value, and the sink has none')
 
 
-def _holds(theirs: pa.DataType, ours: pa.DataType) -> bool:
+def holds(theirs: pa.DataType, ours: pa.DataType) -> bool:
     """Whether every value of one type is a value of another, the same in what it means."""
     t = pa.types
     if t.is_integer(ours) and t.is_signed_integer(theirs):
@@ -98,18 +98,20 @@ def _holds(theirs: pa.DataType, ours: pa.DataType) -> bool:
     if t.is_decimal(ours) and t.is_decimal(theirs):
         return bool(theirs.scale == ours.scale and theirs.precision >= ours.precision)
     if t.is_timestamp(ours) and t.is_timestamp(theirs):
-        return (ours.tz is None) == (theirs.tz is None) and theirs.unit in ("us", "ns")
+        return (ours.tz is None) == (theirs.tz is None) and (
+            theirs.unit == "ns" or (theirs.unit == "us" and ours.unit != "ns")
+        )
     for alike in (_is_text, _is_binary):
         if alike(ours):
             return alike(theirs)
     if _is_list(ours) and _is_list(theirs):
-        return _holds(theirs.value_type, ours.value_type)
+        return holds(theirs.value_type, ours.value_type)
     if t.is_struct(ours) and t.is_struct(theirs):
         fields = {theirs.field(i).name: theirs.field(i).type for i in range(theirs.num_fields)}
         mine = [ours.field(i) for i in range(ours.num_fields)]
-        return [f.name for f in mine] == [*fields] and all(_holds(fields[f.name], f.type) for f in mine)
+        return [f.name for f in mine] == [*fields] and all(holds(fields[f.name], f.type) for f in mine)
     if t.is_map(ours) and t.is_map(theirs):
-        return _holds(theirs.key_type, ours.key_type) and _holds(theirs.item_type, ours.item_type)
+        return holds(theirs.key_type, ours.key_type) and holds(theirs.item_type, ours.item_type)
     return bool(ours == theirs)
 
 

@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager
 from headrace.catalog.contents import IndexContent, PlannedContent, SinkContent, SourceContent, TableContent
 from headrace.catalog.edits import AddEvent, Delete, Put
 from headrace.catalog.records import JobRecord, ObjectRecord
+from headrace.connectors.sources import retracts
 from headrace.coordinator.ddl.lasting import identity_of
 from headrace.coordinator.ddl.recovered import disagreement, in_order, kind_of, recovered_job, recovered_relation
 from headrace.coordinator.decide import automatic
@@ -291,6 +292,7 @@ class Planning:
             self._planner.define_path(content.on, path)
             return
         fixed = isinstance(content, (TableContent, SourceContent, PlannedContent)) and content.append_only
+        fixed = fixed and not (content.external and retracts(record.options))
         self._planner.define(
             PlannedRelation(record.id, record.name, fixed, time_column(record), primary_key=record.primary_key),
             record.columns,

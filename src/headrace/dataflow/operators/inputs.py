@@ -109,8 +109,10 @@ class InputStage(Labelled, Unkeyed):
                 task.row_errors += found.errors[:room]
                 batch = found.batch if self.late is None else self._in_time(task, found.batch, below_us[n])
                 if batch.num_rows:
-                    ones = pa.array(np.ones(batch.num_rows, dtype=np.int64))
-                    yield self._batch([batch.column(n) for n in self.names], ones)
+                    weights = found.weights
+                    if weights is None:
+                        weights = pa.array(np.ones(batch.num_rows, dtype=np.int64))
+                    yield self._batch([batch.column(n) for n in self.names], weights)
 
     def _in_time(self, task: Task, batch: pa.RecordBatch, below_us: int | None) -> pa.RecordBatch:
         """The rows that are not late; counts those that are, and notes the newest time seen."""

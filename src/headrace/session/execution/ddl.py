@@ -35,6 +35,7 @@ from headrace.connectors.sources import (
     infer_columns,
     is_shared,
     open_source,
+    retracts,
     settled,
 )
 from headrace.connectors.webhook.options import check_columns, is_webhook
@@ -213,6 +214,10 @@ def _define_source(
     columns = _declared(declared) or tuple(infer_columns(options, values))
     columns = _unlike((*columns, *added_columns(options)))
     fed.check_types(columns)
+    if statement.watermark is not None and retracts(options):
+        raise NotSupported(
+            "WATERMARK FOR on a source that takes rows back", hint="set append_only = true, if its rows are only added"
+        )
     source = open_source(options, columns, values)
     source.start_offsets()
     source.claim()
@@ -240,17 +245,19 @@ def _create_fed_table(context: Context, statement: st.CreateTable) -> Result:
     options, key = given.options, statement.primary_key
     of_job = {name: value for name, value in options.items() if name in (GROUP, PARALLELISM)}
     options = {name: value for name, value in options.items() if name not in of_job}
+    declared = [c if c.name in key else replace(c, not_null=False) for c in statement.columns] if key else []
+    keeps = retracts(options)
     if is_shared(options):
         raise InvalidParameter(
             f"connector {options['connector']} needs the option table.name in CREATE TABLE",
             hint="or CREATE SOURCE s WITH (...), and CREATE TABLE t (...) FROM s TABLE 'schema.table' for each table",
         )
-    if key and not feeds(options):
+    if key and not (keeps or feeds(options)):
         raise NotSupported(
             f"a primary key of a table with the connector {options['connector']}",
             hint="leave it out, or CREATE SOURCE and a view that keeps what is wanted of each key",
         )
-    if key:
+    if key and not keeps:
         options |= {f"include.{part}": name for part, name in fed.COLUMNS.items()}
     elif options.get("format", "plain") != "plain":
         raise NotSupported(

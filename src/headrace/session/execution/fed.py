@@ -51,6 +51,12 @@ def query_of(source: ObjectRecord, key: Sequence[str]) -> str:
         return f"SELECT {columns} FROM `r{source.id}`"
     operation, position = COLUMNS["operation"], COLUMNS["position"]
     keys = ", ".join(map(quoted, key))
+    if operation not in (c.name for c in source.columns):  # it takes rows back: which rows there are is all to know
+        order = ", ".join(quoted(c.name) for c in source.columns if "map<" not in c.type)
+        return (
+            f"SELECT {columns} FROM (SELECT *, row_number() OVER (PARTITION BY {keys} ORDER BY {order}) AS __n "
+            f"FROM `r{source.id}`) WHERE __n = 1"
+        )
     return (
         f"SELECT {columns} FROM (SELECT *, row_number() OVER (PARTITION BY {keys} ORDER BY `{position}` DESC) "
         f"AS __n FROM `r{source.id}`) WHERE __n = 1 AND `{operation}` <> 'delete'"
