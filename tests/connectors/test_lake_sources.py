@@ -3,75 +3,36 @@
 from __future__ import annotations
 
 import itertools
+import json
 import random
+import shutil
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
+from pyiceberg.types import IntegerType, LongType
 from pyspark.sql import SparkSession
 
+from delta_log import DeltaLog, VectorLake
 from headrace.common.columns import Column
-from headrace.connectors.base import Admission, Binding, Offsets, Source
 from headrace.connectors.sources import open_source
+from headrace.errors import HeadraceError, NotSupported, SourceError
 from headrace.session.database import Database, connect
-from lakes import DeltaLake, IcebergLake, Lake, Row
+from lake_follower import Follower, rows_of
+from lakes import SCHEMA, DeltaLake, IcebergLake, Lake, Row
 from support import eventually
 
-COLUMNS = [Column("id", "bigint"), Column("v", "string"), Column("p", "string")]
 KINDS: dict[str, Callable[..., Lake]] = {"iceberg": IcebergLake, "deltalake": DeltaLake}
+CHANGED = {**KINDS, "vectors": VectorLake}
 
 
 @pytest.fixture(params=[*KINDS])
 def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
     return KINDS[request.param](tmp_path)
-
-
-def rows_of(source: Source, from_: Offsets, to: Offsets, parts: int = 3) -> Counter[Any]:
-    """The difference between two offsets, as often as each row comes (or goes)."""
-    found: Counter[Any] = Counter()
-    for task in source.plan(from_, to, parts):
-        for made in source.read(task):
-            weights = [1] * made.batch.num_rows if made.weights is None else made.weights.to_pylist()
-            for row, weight in zip(zip(*(c.to_pylist() for c in made.batch.columns)), weights, strict=True):
-                found[row] += weight
-    return Counter({row: weight for row, weight in found.items() if weight})
-
-
-class Follower:
-    """A reader that takes in what is bound, each time with a new source, as after a restart."""
-
-    def __init__(self, lake: Lake, columns: Sequence[Column] = COLUMNS, **options: str) -> None:
-        self.lake, self.columns = lake, columns
-        self.options = {**lake.options(), **options}
-        self.open().claim()
-        self.at: Offsets = self.open().start_offsets()
-        self.bounds = [self.at]
-        self.kept: Counter[Any] = Counter()
-        self._minutes = itertools.count()
-
-    def open(self) -> Source:
-        return open_source(self.options, self.columns)
-
-    def bind(self, rows: int | None = None) -> Binding:
-        return self.open().latest_offsets(self.at, Admission(rows), 60_000 * next(self._minutes))
-
-    def step(self, rows: int | None = None) -> bool:
-        """Take in one binding; False if there is nothing new."""
-        bound = self.bind(rows)
-        if bound.offsets == self.at:
-            return False
-        self.kept.update(rows_of(self.open(), self.at, bound.offsets))
-        assert min(self.kept.values(), default=0) >= 0, "nothing goes that was not there"
-        self.kept = +self.kept
-        self.at = bound.offsets
-        self.bounds.append(self.at)
-        return True
-
-    def follow(self, rows: int | None = None) -> None:
-        while self.step(rows):
-            pass
 
 
 def history(lake: Lake, seed: int) -> list[Callable[[], None]]:
@@ -95,12 +56,12 @@ def history(lake: Lake, seed: int) -> list[Callable[[], None]]:
     return draw.choices(kinds, [4, 4, 4, 3, 2, 1], k=12)
 
 
-@pytest.mark.parametrize("kind", [*KINDS])
+@pytest.mark.parametrize("kind", [*CHANGED])
 @pytest.mark.parametrize("partitioned", [False, True])
 @pytest.mark.parametrize("seed", range(3))
 def test_every_snapshot_is_followed(kind: str, partitioned: bool, seed: int, tmp_path: Path) -> None:
     """One reader follows each commit, one several at once, and one begins late; each pair of offsets can be read."""
-    lake = KINDS[kind](tmp_path, partitioned)
+    lake = CHANGED[kind](tmp_path, partitioned)
     eager, lazy = Follower(lake), Follower(lake)
     contents = [(eager.at, Counter[Row]())]
     for number, change in enumerate(history(lake, seed)):
@@ -154,3 +115,271 @@ def test_views_tables_and_queries(kind: str, spark: SparkSession, tmp_path: Path
                        lake.compact, lambda: lake.overwrite([(7, "y", "p")])):  # fmt: skip
             change()
             eventually(followed, "a change")
+
+
+def refused(follower: Follower, *words: str) -> HeadraceError:
+    """What the next binding is told, which says all of these words."""
+    with pytest.raises(HeadraceError) as caught:
+        follower.follow()
+    text = f"{caught.value.message} {caught.value.hint}"
+    assert all(word in text for word in words), text
+    return caught.value
+
+
+def test_deletion_vectors_come_and_go(tmp_path: Path) -> None:
+    lake = VectorLake(tmp_path)
+    follower = Follower(lake)
+    lake.append([(i, "x", None) for i in range(1000)])
+    lake.delete([0, 500, 999])
+    follower.follow()
+    lake.delete([*range(1, 400)])
+    before = follower.at
+    follower.follow()
+    assert follower.kept == lake.rows()
+    assert sorted(rows_of(follower.open(), before, follower.at)) == [(i, "x", None) for i in range(1, 400)]
+    lake.restore()
+    follower.follow()
+    assert follower.kept == lake.rows() and len(follower.kept) == 1000
+
+
+@pytest.mark.parametrize("counted", [True, False])
+def test_large_files_are_read_in_parts(tmp_path: Path, counted: bool) -> None:
+    """With a deletion vector, and where nobody says how many rows there are."""
+    lake = VectorLake(tmp_path)
+    lake.append([(i, None, None) for i in range(200_000)])
+    gone = [0, 65_535, 65_536, 131_072, 199_999] if counted else []
+    lake.delete(gone)
+    (add,) = lake.log.files().values()
+    if not counted:
+        lake.log.commit({"add": {**add, "stats": None}})
+    follower = Follower(lake)
+    follower.follow()
+    tasks = follower.open().plan({}, follower.at, 8)
+    assert (len(tasks) > 1 or not counted) and tasks[-1]["pieces"][-1]["stop"] is None
+    assert {row[0] for row in follower.kept} == {*range(200_000)} - {*gone} and set(follower.kept.values()) == {1}
+
+
+def test_renamed_and_new_columns(lake: Lake) -> None:
+    """They are found by what they keep; columns that come later are NULL in files from before, or left alone."""
+    if isinstance(lake, IcebergLake):
+        follower = Follower(lake)
+        lake.append([(1, "x", "a")])
+        follower.follow()
+        with lake.table.update_schema() as update:
+            update.rename_column("v", "w")
+            update.add_column("more", IntegerType())
+        more = pa.table({"id": [2], "w": ["y"], "p": ["b"], "more": pa.array([5], pa.int32())})
+        lake.table.append(more)
+        lake.table.delete("id = 1")
+    else:
+        assert isinstance(lake, DeltaLake)
+        shutil.rmtree(lake.location)
+        lake = DeltaLake(Path(lake.location).parent, True, **{"delta.columnMapping.mode": "name"})
+        follower = Follower(lake)
+        lake.append([(1, "x", "a")])
+        follower.follow()
+        log = DeltaLog(lake.location)
+        text = log.actions("metaData")[-1]
+        schema = json.loads(text["schemaString"])
+        for field in schema["fields"]:
+            field["name"] = {"v": "w", "p": "q"}.get(field["name"], field["name"])
+        log.commit({"metaData": {**text, "schemaString": json.dumps(schema), "partitionColumns": ["q"]}})
+        write_deltalake(lake.location, pa.table({"id": [2], "w": ["y"], "q": ["b"]}), mode="append")
+        lake.delete([1])
+    follower.follow()
+    assert follower.kept == {(2, "y", "b"): 1}
+    late = Follower(lake, [Column("id", "bigint"), Column("w", "string")])
+    late.follow()
+    assert late.kept == {(2, "y"): 1}
+
+
+def test_what_changes_of_columns_is_told(tmp_path: Path) -> None:
+    lake = IcebergLake(tmp_path)
+    with lake.table.update_schema() as update:
+        update.add_column("n", IntegerType())
+    narrow, wide = (Follower(lake, [Column("id", "bigint"), Column("n", kind)]) for kind in ("int", "bigint"))
+    lake.table.append(pa.table({"id": [1], "n": pa.array([1], pa.int32())}))
+    for follower in (narrow, wide):
+        follower.follow()
+    with lake.table.update_schema() as update:
+        update.update_column("n", LongType())
+    lake.table.append(pa.table({"id": [2], "n": [1 << 40]}))
+    wide.follow()
+    assert wide.kept == {(1, 1): 1, (2, 1 << 40): 1}
+    refused(narrow, '"n"', "int64", "create it again")
+    with lake.table.update_schema() as update:
+        update.delete_column("n")
+    lake.append([(3, None, None)])
+    refused(wide, 'no column "n" any more')
+    for columns in ([Column("id", "int")], [Column("none", "int")]):
+        with pytest.raises(SourceError, match='column "'):
+            Follower(lake, columns)
+
+
+def test_tables_that_are_made_again_are_told(lake: Lake, tmp_path: Path) -> None:
+    lake.append([(1, "x", "a")])
+    follower = Follower(lake)
+    follower.follow()
+    if isinstance(lake, IcebergLake):
+        lake.catalog.drop_table("n.t")
+        refused(follower, "there is no Iceberg table n.t")
+        lake.catalog.create_table("n.t", SCHEMA)
+    else:
+        shutil.rmtree(tmp_path / "delta")
+        refused(follower, "there is no Delta table")
+        lake = DeltaLake(tmp_path)
+    lake.append([(1, "x", "a")])
+    refused(follower, "made again", "create it again")
+
+
+def test_expired_snapshots_are_told(lake: Lake) -> None:
+    lake.append([(1, "x", "a")])
+    follower, added = Follower(lake), Follower(lake, append_only="true")
+    for each in (follower, added):
+        each.follow()
+    lake.append([(2, "x", "a")])
+    bound = follower.bind().offsets
+    lake.append([(3, "x", "a")])
+    if isinstance(lake, IcebergLake):
+        newest = lake.table.current_snapshot()
+        for snapshot in lake.table.snapshots():
+            if newest is not None and snapshot.snapshot_id != newest.snapshot_id:
+                lake.table.maintenance.expire_snapshots().by_id(snapshot.snapshot_id).commit()
+    else:
+        assert isinstance(lake, DeltaLake)
+        lake.table.create_checkpoint()
+        for version in range(3):
+            (Path(lake.location) / "_delta_log" / f"{version:020}.json").unlink()
+    for each in (follower, added):
+        refused(each, "no snapshot", "create it again")
+    with pytest.raises(SourceError, match="no snapshot"):
+        follower.open().plan(follower.at, bound, 2)
+    late = Follower(lake)
+    late.follow()
+    assert late.kept == lake.rows()
+
+
+def test_snapshots_in_between_are_not_needed(tmp_path: Path) -> None:
+    lake = IcebergLake(tmp_path)
+    lake.append([(1, "x", "a")])
+    follower, added = Follower(lake), Follower(lake, append_only="true")
+    for each in (follower, added):
+        each.follow()
+    lake.append([(2, "x", "a")])
+    middle = lake.table.current_snapshot()
+    lake.append([(3, "x", "a")])
+    assert middle is not None
+    lake.table.maintenance.expire_snapshots().by_id(middle.snapshot_id).commit()
+    follower.follow()
+    assert follower.kept == lake.rows()
+    refused(added, "which rows were added is not known")
+
+
+def test_going_back(lake: Lake) -> None:
+    lake.append([(1, "x", "a")])
+    old = lake.table
+    snapshot = old.current_snapshot() if isinstance(lake, IcebergLake) else None
+    lake.append([(2, "x", "a")])
+    lake.delete([1])
+    follower, added = Follower(lake), Follower(lake, **{"scan.startup.mode": "latest"})
+    for each in (follower, added):
+        each.follow()
+    if snapshot is not None:
+        lake.table.manage_snapshots().set_current_snapshot(snapshot.snapshot_id).commit()
+    else:
+        lake.table.restore(1)
+    follower.follow()
+    assert follower.kept == lake.rows() == {(1, "x", "a"): 1}
+    refused(added, "added" if snapshot is not None else "takes rows away")
+
+
+def test_files_that_are_gone_are_told(lake: Lake, tmp_path: Path) -> None:
+    lake.append([(1, "x", "a")])
+    follower = Follower(lake)
+    follower.follow()
+    lake.overwrite([(2, "x", "a")])
+    bound = follower.bind().offsets
+    for path in tmp_path.rglob("*.parquet"):
+        path.unlink()
+    source = follower.open()
+    with pytest.raises(SourceError, match="is gone") as caught:
+        rows_of(source, follower.at, bound)
+    assert "create it again" in str(caught.value.hint)
+
+
+def test_only_what_is_added(lake: Lake) -> None:
+    lake.append([(1, "x", "a")])
+    newest = Follower(lake, **{"scan.startup.mode": "latest"})
+    newest.follow()
+    assert newest.kept == {}
+    lake.append([(2, "x", "a")])
+    lake.append([(3, "x", "a")])
+    newest.follow(1)
+    assert newest.kept == {(2, "x", "a"): 1, (3, "x", "a"): 1}
+    assert rows_of(newest.open(), {}, newest.at) == newest.kept
+    source = newest.open()
+    tasks = source.plan({}, newest.at, 2)
+    assert all(made.weights is None for task in tasks for made in source.read(task))
+    lake.delete([2])
+    refused(newest, "takes rows away", "without append_only")
+
+
+def test_the_first_content_is_taken_in_by_files(lake: Lake) -> None:
+    for i in range(6):
+        lake.append([(10 * i + n, "x", "a") for n in range(10)])
+    follower = Follower(lake)
+    sizes = []
+    while follower.step(25):
+        sizes.append(sum(follower.kept.values()))
+        if len(sizes) == 1:
+            lake.delete([0, 59])
+    assert sizes[:3] == [20, 40, 60] and follower.kept == lake.rows()
+
+
+def test_columns_types_and_faults(lake: Lake) -> None:
+    """What is not declared is inferred; a NULL where none may be is at fault, whether it comes or goes."""
+    lake.append([(1, None, "a"), (2, "x", "a")])
+    source = open_source(lake.options(), [])
+    assert [(c.name, c.type) for c in type(source).infer_columns(lake.options())] == [
+        ("id", "bigint"), ("v", "string"), ("p", "string"),
+    ]  # fmt: skip
+    columns = [Column("v", "string", False), Column("id", "bigint")]
+    with pytest.raises(SourceError, match="NOT NULL"):
+        Follower(lake, columns).follow()
+    skipping = Follower(lake, columns, on_error="skip")
+    skipping.follow()
+    assert skipping.kept == {("x", 2): 1}
+    lake.delete([1])
+    skipping.follow()
+    assert skipping.kept == {("x", 2): 1}
+    only = skipping.open().only(["id"])
+    assert rows_of(only, {}, skipping.bounds[1]) == {("x", 2): 1}, "a column that can be at fault is looked at"
+
+
+def test_features_that_are_not_understood_are_refused(tmp_path: Path) -> None:
+    lake = DeltaLake(tmp_path)
+    lake.append([(1, "x", "a")])
+    log = DeltaLog(lake.location)
+    features = {"minReaderVersion": 3, "minWriterVersion": 7, "writerFeatures": ["rowTracking", "typeWidening"]}
+    log.commit({"protocol": {**features, "readerFeatures": ["typeWidening"]}})
+    with pytest.raises(HeadraceError, match="typeWidening"):
+        Follower(lake)
+
+
+def test_files_elsewhere_are_refused(tmp_path: Path) -> None:
+    lake = DeltaLake(tmp_path)
+    lake.append([(1, "x", "a")])
+    log = DeltaLog(lake.location)
+    (add,) = log.files().values()
+    log.commit({"add": {**add, "path": f"file://{tmp_path}/other/part.parquet"}})
+    refused(Follower(lake), "elsewhere")
+
+
+def test_watermarks_need_rows_that_are_only_added(spark: SparkSession, tmp_path: Path) -> None:
+    lake = DeltaLake(tmp_path)
+    with connect(tmp_path / "db", spark=spark) as database:
+        columns = "(id bigint, v timestamp, WATERMARK FOR v AS v - INTERVAL '1 minute')"
+        with pytest.raises(NotSupported, match="takes rows back"):
+            database.sql(f"CREATE SOURCE s {columns} WITH ({lake.sql()})")
+        with pytest.raises(NotSupported, match="primary key"):
+            database.sql(f"CREATE TABLE t (id bigint PRIMARY KEY) WITH ({lake.sql(append_only='true')})")

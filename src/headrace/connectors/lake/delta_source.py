@@ -44,11 +44,10 @@ SOURCE: Final = DeclaredOptions(
      *STORE)
 )  # fmt: skip
 _UNDERSTOOD: Final = {
-    "columnMapping", "deletionVectors", "timestampNtz", "v2Checkpoint", "vacuumProtocolCheck",
+    "columnMapping", "deletionVectors", "timestampNtz", "v2Checkpoint", "vacuumProtocolCheck", "variantType",
+    "variantType-preview",
 }  # fmt: skip
-"""Features of readers that are understood."""
-_MAPPED_VERSION: Final = 2
-"""The reader's version from which on columns may have other names in files."""
+"""Features of readers that are understood; columns of variants are not, and cannot be declared."""
 _PHYSICAL: Final = "delta.columnMapping.physicalName"
 _MODE: Final = "delta.columnMapping.mode"
 _VECTORS: Final = "deletionVectors"
@@ -154,7 +153,8 @@ class DeltaLog(LakeTable):
         """See `LakeTable`."""
         table = self._at(at)
         actions = pa.table(table.get_add_actions())
-        values = _texts(actions.column("partition")) if "partition" in actions.column_names else None
+        stored = {f.name: str(f.id) for f in self.fields(at)}
+        values = _texts(actions.column("partition"), stored) if "partition" in actions.column_names else None
         deleted = _deleted(table) if _VECTORS in (table.protocol().reader_features or ()) else {}
         found = {}
         for i, row in enumerate(actions.select(["path", "size_bytes", "modification_time", "num_records"]).to_pylist()):
@@ -178,6 +178,8 @@ class DeltaLog(LakeTable):
         for field, kind in zip(table.schema().fields, arrow, strict=True):
             if mapped and pa.types.is_nested(kind.type) and _has_struct(kind.type):
                 continue  # the fields in it have other names in files, too
+            if "variant" in str(field.type):
+                continue
             name = field.metadata[_PHYSICAL] if mapped else field.name
             found.append(LakeField(field.name, name, kind.type, field.nullable))
         return found
@@ -239,8 +241,8 @@ def _has_struct(kind: pa.DataType) -> bool:
     return any(_has_struct(kind.field(i).type) for i in range(kind.num_fields))
 
 
-def _texts(partitions: pa.ChunkedArray) -> list[dict[str, str | None]]:
-    """The partition values of files as texts by column, which casts take back to what they were."""
+def _texts(partitions: pa.ChunkedArray, stored: Mapping[str, str]) -> list[dict[str, str | None]]:
+    """The partition values of files as texts, which casts take back to what they were, by columns as `stored`."""
     array = partitions.combine_chunks() if partitions.num_chunks != 1 else partitions.chunk(0)
     names = [array.type.field(i).name for i in range(array.type.num_fields)]
     columns = []
@@ -249,7 +251,8 @@ def _texts(partitions: pa.ChunkedArray) -> list[dict[str, str | None]]:
         if pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type):
             raise NotSupported(f'the column "{name}" of binary values, by which a Delta table is partitioned')
         columns.append(values.cast(pa.string()).to_pylist())
-    return [dict(zip(names, row)) for row in zip(*columns)] if columns else [{}] * len(array)
+    keys = [stored[name] for name in names]
+    return [dict(zip(keys, row)) for row in zip(*columns)] if columns else [{}] * len(array)
 
 
 def _deleted(table: Any) -> dict[str, Deletes]:
