@@ -51,6 +51,12 @@ class Writer:
         """By delete files, all in one commit."""
         self._commit(table, deletes=list(deletes))
 
+    def upsert(self, table: Table, deletes: Sequence[Mapping[str, Any]], rows: pa.Table, partition: str = "") -> str:
+        """By delete files and a file of rows, in one commit; the path of that."""
+        added = _written(table, rows)
+        self._commit(table, deletes=list(deletes), add={**added, "partition": partition})
+        return str(added["path"])
+
 
 def _place(table: Table) -> str:
     return f"{table.location()}/data/written-{next(_numbers)}.parquet"

@@ -107,6 +107,9 @@ public class LakeWriter {
       }
       delta.addDeletes(made.build());
     }
+    if (command.has("add")) {
+      delta.addRows(file(table, command.get("add")));
+    }
     delta.commit();
   }
 
@@ -125,19 +128,23 @@ public class LakeWriter {
       rewrite.deleteFile(task.file());
       deletes.addAll(task.deletes());
     }
-    JsonNode added = command.get("add");
+    DataFile made = file(table, command.get("add"));
+    if (first == null) {
+      table.newAppend().appendFile(made).commit();
+      return;
+    }
+    rewrite.addFile(made);
+    deletes.stream().filter(each -> each.format() == FileFormat.PUFFIN).forEach(rewrite::deleteFile);
+    rewrite.commit();
+  }
+
+  static DataFile file(Table table, JsonNode added) {
     DataFiles.Builder made = DataFiles.builder(table.spec()).withPath(added.get("path").asText())
         .withFormat(FileFormat.PARQUET).withFileSizeInBytes(added.get("size").asLong())
         .withRecordCount(added.get("rows").asLong());
     if (table.spec().isPartitioned()) {
       made.withPartitionPath(added.get("partition").asText());
     }
-    if (first == null) {
-      table.newAppend().appendFile(made.build()).commit();
-      return;
-    }
-    rewrite.addFile(made.build());
-    deletes.stream().filter(each -> each.format() == FileFormat.PUFFIN).forEach(rewrite::deleteFile);
-    rewrite.commit();
+    return made.build();
   }
 }

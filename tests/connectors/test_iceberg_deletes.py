@@ -101,6 +101,16 @@ class MergeOnRead(IcebergLake):
         rows = table_of([row]).select(list(names))
         self.writer.delete(self.table, iceberg_writer.equality(self.table, path, rows))
 
+    def upsert(self, like: Place) -> None:
+        """One row by its id, as stream processors do: what is added at once with a delete is not deleted by it."""
+        path, row = like[0], self.files[like[0]][like[1]]
+        partition = self._partition([row])
+        near = {p for p, rows in self.files.items() if self._partition(rows) == partition}
+        self.gone |= {place for place, r in self.live().items() if place[0] in near and r[0] == row[0]}
+        new: list[Row] = [(row[0], "new", row[2])]
+        delete = iceberg_writer.equality(self.table, path, table_of(new).select(["id"]))
+        self.files[self.writer.upsert(self.table, [delete], table_of(new), partition)] = new
+
     def compact(self) -> None:
         """All files of one partition into one, and nothing else is a change."""
         paths = sorted(self.files)
@@ -129,10 +139,14 @@ def history(lake: MergeOnRead, seed: int) -> Iterator[Callable[[], None]]:
     def value() -> None:
         lake.by_value(draw.choice([["id"], ["v"], ["v", "p"], ["id", "v"]]), draw.choice(sorted(lake.live())))
 
+    def upsert() -> None:
+        lake.upsert(draw.choice(sorted(lake.live())))
+
     yield fresh
     yield fresh
+    yield upsert
     for _ in range(12):
-        yield draw.choice([fresh, fresh, positions, positions, value, lake.compact]) if len(lake.live()) > 3 else fresh
+        yield draw.choice([fresh, upsert, positions, positions, value, lake.compact]) if len(lake.live()) > 3 else fresh
 
 
 @pytest.mark.parametrize("version", [2, 3])

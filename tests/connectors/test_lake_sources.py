@@ -13,17 +13,20 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
+from pyiceberg.catalog import load_catalog
 from pyiceberg.types import IntegerType, LongType
 from pyspark.sql import SparkSession
 
 from delta_log import DeltaLog, VectorLake
 from headrace.common.columns import Column
+from headrace.connectors.base import Admission
 from headrace.connectors.sources import open_source
 from headrace.errors import HeadraceError, NotSupported, SourceError
 from headrace.session.database import Database, connect
-from lake_follower import Follower, rows_of
-from lakes import SCHEMA, DeltaLake, IcebergLake, Lake, Row
+from lake_follower import COLUMNS, Follower, rows_of
+from lakes import SCHEMA, DeltaLake, IcebergLake, Lake, Row, table_of
+from object_server import S3Server
 from support import eventually
 
 KINDS: dict[str, Callable[..., Lake]] = {"iceberg": IcebergLake, "deltalake": DeltaLake}
@@ -115,6 +118,9 @@ def test_views_tables_and_queries(kind: str, spark: SparkSession, tmp_path: Path
                        lake.compact, lambda: lake.overwrite([(7, "y", "p")])):  # fmt: skip
             change()
             eventually(followed, "a change")
+        lake.append([(7, "z", None)])
+        eventually(lambda: content(database, "SELECT count(*) FROM plain") == {(2,): 1}, "a row with the same key")
+        eventually(lambda: sum(content(database, "SELECT id FROM keyed").values()) == 1, "one row of a key")
 
 
 def refused(follower: Follower, *words: str) -> HeadraceError:
@@ -383,3 +389,29 @@ def test_watermarks_need_rows_that_are_only_added(spark: SparkSession, tmp_path:
             database.sql(f"CREATE SOURCE s {columns} WITH ({lake.sql()})")
         with pytest.raises(NotSupported, match="primary key"):
             database.sql(f"CREATE TABLE t (id bigint PRIMARY KEY) WITH ({lake.sql(append_only='true')})")
+
+
+@pytest.mark.parametrize("kind", [*KINDS])
+def test_an_object_store(s3: S3Server, kind: str, tmp_path: Path) -> None:
+    place = f"s3://{s3.bucket}/source-{kind}"
+    options = {name: value for name, value in s3.options.items() if name.startswith("s3.")}
+    rows = [table_of([(i, "x", "a")]) for i in range(3)]
+    if kind == "iceberg":
+        uri = f"sqlite:///{tmp_path}/catalog.db"
+        store = {"s3.endpoint": s3.endpoint, "s3.region": "us-east-1"}
+        catalog = load_catalog("default", type="sql", uri=uri, warehouse=place, **store)
+        catalog.create_namespace("n")
+        table = catalog.create_table("n.t", SCHEMA)
+        for some in rows:
+            table.append(some)
+        table.delete("id = 1")
+        options |= {"catalog.type": "sql", "catalog.uri": uri, "database.name": "n", "table.name": "t"}
+    else:
+        store = {"AWS_ENDPOINT_URL": s3.endpoint, "AWS_REGION": "us-east-1", "AWS_ALLOW_HTTP": "true"}
+        for some in rows:
+            write_deltalake(place, some, mode="append", storage_options=store)
+        DeltaTable(place, storage_options=store).delete("id = 1")
+        options |= {"location": place}
+    source = open_source({"connector": kind, **options}, COLUMNS)
+    bound = source.latest_offsets({}, Admission(), 0)
+    assert rows_of(source, {}, bound.offsets) == {(0, "x", "a"): 1, (2, "x", "a"): 1}

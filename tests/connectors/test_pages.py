@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
+from pyiceberg.catalog import load_catalog
 from pyspark.sql import SparkSession
 
 from headrace.connectors import base, datagen, nexmark, sinks
@@ -68,3 +72,25 @@ def test_the_example_runs(spark: SparkSession, tmp_path: Path, page: str, view: 
             if sql.strip():
                 database.sql(sql)
         eventually(lambda: len(database.sql(f"SELECT * FROM {view}").rows()) > 1, "rows to come")
+
+
+@pytest.mark.parametrize("page", ["iceberg", "deltalake"])
+def test_the_example_of_a_lake_source_runs(spark: SparkSession, tmp_path: Path, page: str) -> None:
+    schema = pa.schema([("id", pa.int64()), ("customer", pa.string()), ("amount", pa.decimal128(10, 2))])
+    orders = pa.table({"id": [1, 2], "customer": ["ann", "ann"], "amount": ["1.50", "2.25"]}).cast(schema)
+    if page == "iceberg":
+        (tmp_path / "lake").mkdir()
+        catalog = load_catalog("default", type="sql", uri=f"sqlite:///{tmp_path}/lake/catalog.db",
+                               warehouse=f"file://{tmp_path}/lake")  # fmt: skip
+        catalog.create_namespace("shop")
+        catalog.create_table("shop.orders", schema).append(orders)
+    else:
+        write_deltalake(tmp_path / "orders", orders)
+    source = (PAGES / f"{page}.md").read_text().partition("## Source\n")[2]
+    example = source.partition("```sql\n")[2].partition("```")[0]
+    with connect(tmp_path / "db", spark=spark) as database:
+        for sql in example.replace("/tmp/", f"{tmp_path}/").split(";\n"):
+            if sql.strip():
+                database.sql(sql)
+        found = [("ann", Decimal("3.75"))]
+        eventually(lambda: [tuple(r) for r in database.sql("SELECT * FROM spent").rows()] == found, "the sum")

@@ -48,6 +48,9 @@ part. The options stand in one table (`declared.py`); from it follow the checks,
 `docs/connectors/`. `tests/connectors/contract/` holds all connectors to the same law, with faults;
 `tests/e2e/test_delivery_crash.py` kills servers and workers around them.
 
+Most sources only add rows. One that takes rows back says so (`Source.retracts`) before it is opened: what is built on
+it is then planned as on a table, and what lies between two offsets is the difference of what is at both.
+
 A source learns which columns the query needs (`Source.only`), because reading the others can cost more than all the
 rest. A source that keeps something for its readers where it reads (`Source.holds`: a replication slot) is told by
 the ticker what all of them have committed. docs/design/0010 says how a sink delivers.
