@@ -6,14 +6,20 @@ import itertools
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog import load_catalog
+from pyiceberg.manifest import FileFormat
+from pyiceberg.schema import Schema
+from pyiceberg.types import DoubleType, LongType, NestedField
 
 import iceberg_writer
 from headrace.connectors.lake import deletes
+from headrace.connectors.lake.iceberg_source import check_file
 from headrace.errors import HeadraceError, NotSupported
 from iceberg_writer import Writer
 from lake_follower import Follower, rows_of
@@ -193,6 +199,25 @@ def test_compaction_is_not_read(rest_catalog: str, writer: Writer, tmp_path: Pat
     lake.by_position([(next(iter(lake.files)), 0)])
     with pytest.raises(HeadraceError, match="takes rows away"):
         added.follow()
+
+
+@pytest.mark.parametrize(
+    ("content", "form", "ids", "key", "message"),
+    [
+        (0, FileFormat.AVRO, None, None, "format AVRO"),
+        (1, FileFormat.ORC, None, None, "format ORC"),
+        (2, FileFormat.PARQUET, [2], None, "type double"),
+        (0, FileFormat.PARQUET, None, b"k", "encrypted"),
+        (2, FileFormat.PARQUET, [1], None, None),
+    ],
+)
+def test_files_that_are_not_understood_are_refused_when_they_are_bound(
+    content: int, form: FileFormat, ids: list[int] | None, key: bytes | None, message: str | None
+) -> None:
+    schema = Schema(NestedField(1, "a", LongType()), NestedField(2, "b", DoubleType()))
+    file = SimpleNamespace(content=content, file_format=form, equality_ids=ids, key_metadata=key, file_path="f")
+    with pytest.raises(NotSupported, match=message) if message else nullcontext():
+        check_file(file, [schema], "Iceberg table n.t")
 
 
 def test_values_that_are_deleted_by() -> None:

@@ -10,6 +10,7 @@ delta.py           the `deltalake` sink, and where such a table is
 Sources, where an offset is a snapshot of the table:
 
 changes.py         what changes between two contents, file by file
+rows.py            which rows of a file come or go
 source.py          what both sources share: binding, the difference between two offsets, rows with their weights
 iceberg_source.py  the `iceberg` source
 deletes.py         what Iceberg's delete files delete

@@ -14,7 +14,7 @@ import pyarrow.parquet as papq
 
 from headrace.connectors.declared import needed_module
 from headrace.connectors.lake.changes import Deletes
-from headrace.connectors.lake.source import Kept
+from headrace.connectors.lake.rows import Kept
 from headrace.errors import NotSupported, SourceError
 
 _TABLES_KEPT: Final = 16

@@ -26,14 +26,13 @@ from headrace.connectors.base import ReadTask
 from headrace.connectors.declared import DeclaredOptions, Option, needed_module
 from headrace.connectors.lake.changes import Commit, Content, Deletes, LakeFile
 from headrace.connectors.lake.delta import located
+from headrace.connectors.lake.rows import Kept, changed_part
 from headrace.connectors.lake.source import (
     AGAIN,
     FOLLOWING,
-    Kept,
     LakeField,
     LakeSource,
     LakeTable,
-    changed_part,
 )
 from headrace.connectors.lake.tables import STORE
 from headrace.connectors.values import cast_array

@@ -20,13 +20,13 @@ from headrace.connectors.declared import DeclaredOptions, Option, needed_module
 from headrace.connectors.lake.changes import Commit, Content, LakeFile
 from headrace.connectors.lake.deletes import DeleteFiles
 from headrace.connectors.lake.iceberg import CATALOG, Place
+from headrace.connectors.lake.rows import changed_part
 from headrace.connectors.lake.source import (
     AGAIN,
     FOLLOWING,
     LakeField,
     LakeSource,
     LakeTable,
-    changed_part,
 )
 from headrace.connectors.lake.tables import STORE
 from headrace.errors import NotSupported, SourceError
@@ -42,6 +42,7 @@ SOURCE: Final = DeclaredOptions(
 )
 _DATA, _POSITIONS, _EQUALITY = 0, 1, 2
 """What a file of a manifest holds."""
+_FORMATS: Final = {_DATA: ("PARQUET", "ORC"), _POSITIONS: ("PARQUET", "PUFFIN"), _EQUALITY: ("PARQUET",)}
 _REFERENCED, _OFFSET = 17, 18
 """Places in an entry of version 3, for which the package has no names: the data file of a deletion vector, and where
 the vector begins in its file."""
@@ -77,6 +78,8 @@ class IcebergSource(LakeSource):
 
     def _rows(self, task: ReadTask, piece: Mapping[str, Any], names: Sequence[str]) -> Iterator[Any]:
         table, deletes = self._opened()
+        if str(table.metadata.table_uuid) != task["table"]:
+            raise self.made_again()
         wanted = [int(task["fields"][name]) for name in names]
         keys = deletes.columns(piece["was"], piece["now"])
         reading = FileReading(table, task["at"], [*wanted, *(k for k in keys if k not in wanted)])
@@ -246,8 +249,7 @@ class IcebergSnapshots(LakeTable):
         found = {}
         for entry in entries:
             file = entry.data_file
-            if file.key_metadata:
-                raise NotSupported(f"encrypted files of the {self.name}")
+            check_file(file, self._table.metadata.schemas, self.name)
             if file.content == _DATA:
                 detail = {"format": _format(file), "spec": file.spec_id, "partition": self._partition(file)}
                 age, deletes = entry.sequence_number or 0, applying.to(entry)
@@ -287,6 +289,20 @@ def schema_at(table: Any, at: int | None) -> Any:
     return next((s for s in table.metadata.schemas if s.schema_id == snapshot.schema_id), table.schema())
 
 
+def check_file(file: Any, schemas: Iterable[Any], name: str) -> None:
+    """Refuse what would not be read, or be read wrongly. Raises `NotSupported`."""
+    if file.key_metadata:
+        raise NotSupported(f"encrypted files of the {name}")
+    if _format(file) not in _FORMATS[file.content]:
+        raise NotSupported(f"a file of the format {_format(file)} of the {name}: {file.file_path}")
+    if file.content == _EQUALITY:
+        types = needed_module("pyiceberg.types", "iceberg")
+        for field in (FileReading.field(schemas, i) for i in file.equality_ids or ()):
+            kind = field.field_type
+            if isinstance(kind, (types.FloatType, types.DoubleType)) or not isinstance(kind, types.PrimitiveType):
+                raise NotSupported(f"equality deletes of the {name} by a column of type {kind}")
+
+
 class FileReading:
     """Reads data files, with columns by their field ids."""
 
@@ -297,11 +313,12 @@ class FileReading:
         unique = list(dict.fromkeys(ids))
         # A column of equality deletes may be one that the table has no more.
         olds = (now, *table.metadata.schemas)
-        self._schema = schema(*(self._field(olds, i) for i in unique))
+        self._schema = schema(*(self.field(olds, i) for i in unique))
         self.places = {i: place for place, i in enumerate(unique)}
 
     @staticmethod
-    def _field(schemas: Iterable[Any], field_id: int) -> Any:
+    def field(schemas: Iterable[Any], field_id: int) -> Any:
+        """A column that a table has or had, by its field id."""
         for schema in schemas:
             for field in schema.fields:
                 if field.field_id == field_id:

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, ClassVar, Final, Self
 
-import numpy as np
 import pyarrow as pa
 
 from headrace.common.columns import Column, arrow_type
@@ -34,6 +33,7 @@ from headrace.connectors.declared import DeclaredOptions, Option
 from headrace.connectors.files.infer import spark_type
 from headrace.connectors.lake import changes
 from headrace.connectors.lake.changes import Commit, Content, Piece
+from headrace.connectors.lake.rows import RowChanges
 from headrace.connectors.lake.tables import holds
 from headrace.connectors.options import COMMON_OPTIONS, OptionReader
 from headrace.connectors.policy import ParsedRows, apply_policy, sample
@@ -145,7 +145,7 @@ class LakeSource(Source):
         """The table as it is now. Raises `SourceError` where there is none."""
 
     @abstractmethod
-    def _rows(self, task: ReadTask, piece: Mapping[str, Any], names: Sequence[str]) -> Iterator[_Part]:
+    def _rows(self, task: ReadTask, piece: Mapping[str, Any], names: Sequence[str]) -> Iterator[RowChanges]:
         """The rows of a piece of which there is more or less now, in order. Raises `SourceError`."""
 
     @abstractmethod
@@ -187,16 +187,21 @@ class LakeSource(Source):
             if not after:
                 return self._begin(table, limit.rows(self._max_rows))
             if after[TABLE] != table.identity:
-                raise SourceError(f"the {self.name} is not the one that has been read: it was made again", hint=AGAIN)
+                raise self.made_again()
             if after[AT] is not None and not table.has(after[AT]):
                 raise self._expired(after[AT])
             if after[TAKEN] is not None:
                 return self._go_on(table, after, limit.rows(self._max_rows))
             return self._follow(table, after, limit.rows(self._max_rows))
 
-    def _expired(self, at: int) -> SourceError:
+    def made_again(self) -> SourceError:
+        """What is said where another table is in the place of the one that is followed."""
+        return SourceError(f"the {self.name} is not the one that has been read: it was made again", hint=AGAIN)
+
+    def _expired(self, at: int | None) -> SourceError:
+        what = "not all of its snapshots" if at is None else f"no snapshot {at}"
         return SourceError(
-            f"the {self.name} has no snapshot {at} any more: it had been read up to there",
+            f"the {self.name} has {what} any more: it had been read up to there",
             hint="snapshots have to be kept until the next one has been read; " + AGAIN,
         )
 
@@ -294,9 +299,10 @@ class LakeSource(Source):
         with self._told():
             table = self._look()
             if to[TABLE] != table.identity:
-                raise SourceError(f"the {self.name} is not the one that was to be read: it was made again", hint=AGAIN)
+                raise self.made_again()
             pieces = self._pieces(table, from_, to)
-            return changes.tasks_of(pieces, parallelism, self._task(to[FIELDS], to[AT]), self.cuts)
+            common = {TABLE: to[TABLE], **self._task(to[FIELDS], to[AT])}
+            return changes.tasks_of(pieces, parallelism, common, self.cuts)
 
     def _pieces(self, table: LakeTable, from_: Offsets, to: Offsets) -> list[Piece]:
         if from_ and to[SAME] is not None and to[SAME] == from_[AT] and from_[TAKEN] is None:
@@ -337,7 +343,7 @@ class LakeSource(Source):
         commits = table.commits(start)
         known = [] if commits is None else [c.at for c in commits]
         if commits is None or end not in known:
-            raise self._expired(-1 if start is None else start)
+            raise self._expired(start)
         places = [start, *known[: known.index(end) + 1]]
         return [(before, commits[i]) for i, (before, _) in enumerate(pairwise(places))]
 
@@ -356,7 +362,7 @@ class LakeSource(Source):
                 for part in self._rows(task, piece, self._wanted):
                     yield self._batch(piece["path"], part, columns)
 
-    def _batch(self, path: str, part: _Part, columns: Sequence[Column]) -> ReadBatch:
+    def _batch(self, path: str, part: RowChanges, columns: Sequence[Column]) -> ReadBatch:
         made: list[pa.Array] = []
         errors: list[tuple[int, RowError]] = []
         for column, values in zip(columns, part.columns, strict=True):
@@ -371,35 +377,3 @@ class LakeSource(Source):
         found = apply_policy(ParsedRows(rows, part.positions + 1, [path], None, errors), columns, self._on_error)
         weights = found.batch.column(len(names)) if self._retracts else None
         return ReadBatch(found.batch.select(names), found.errors, found.error_count, weights)
-
-
-@dataclass(frozen=True)
-class _Part:
-    """Rows of a file that come or go."""
-
-    columns: Sequence[pa.Array]
-    positions: np.ndarray[Any, Any]
-    """Where they are in the file, from 0."""
-    weights: np.ndarray[Any, Any]
-    """1 for a row that comes, -1 for one that goes."""
-
-
-Kept = Callable[[pa.RecordBatch, int], np.ndarray[Any, Any]]
-"""Whether each row of a batch, of which the first is at a place in its file, is kept."""
-
-
-def changed_part(
-    batch: pa.RecordBatch, position: int, was: Kept | None, now: Kept | None, width: int
-) -> _Part | None:  # fmt: skip
-    """The rows of a batch that come or go, None if there are none; its first columns are those that are wanted."""
-    weights = np.zeros(batch.num_rows, np.int64)
-    if now is not None:
-        weights += now(batch, position)
-    if was is not None:
-        weights -= was(batch, position)
-    found = np.flatnonzero(weights)
-    if not len(found):
-        return None
-    whole = len(found) == batch.num_rows
-    columns = [batch.column(i) if whole else batch.column(i).take(pa.array(found)) for i in range(width)]
-    return _Part(columns, found + position, weights[found])
