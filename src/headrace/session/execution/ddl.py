@@ -245,7 +245,6 @@ def _create_fed_table(context: Context, statement: st.CreateTable) -> Result:
     options, key = given.options, statement.primary_key
     of_job = {name: value for name, value in options.items() if name in (GROUP, PARALLELISM)}
     options = {name: value for name, value in options.items() if name not in of_job}
-    declared = [c if c.name in key else replace(c, not_null=False) for c in statement.columns] if key else []
     keeps = retracts(options)
     if is_shared(options):
         raise InvalidParameter(
