@@ -144,9 +144,64 @@ def test_columns_that_writes_return_are_described_as_they_come(session: Session,
 @pytest.mark.parametrize("sql", [sql for kind in DEFINING for sql in SAMPLES[kind]])
 def test_columns_of_definitions_are_described_as_they_come(kinds_db: Database, session: Session, sql: str) -> None:
     compare(session, sql, "42704", "42501", SourceError.sqlstate)
+    restore(session, sql)
+
+
+def told(session: Session, sql: str) -> str | None:
+    """What a client is told of a statement; None where it is refused."""
+    tag = None
+    try:
+        for result in session.execute(sql):
+            if result.sink is not None:
+                result = result.sink.finish()
+            result.table()
+            tag = result.tag
+    except HeadraceError:
+        pass
+    return tag
+
+
+MORE_TAGS = """
+    BEGIN; SAVEPOINT s; RELEASE s; SAVEPOINT s; ROLLBACK TO s; ROLLBACK; SET TRANSACTION READ ONLY; DISCARD ALL;
+    PREPARE kinds_q AS SELECT 1; DEALLOCATE kinds_q; BEGIN; DECLARE kinds_e CURSOR FOR SELECT a FROM kinds_t;
+    MOVE ALL FROM kinds_e; CLOSE kinds_e; COMMIT; CREATE TABLE IF NOT EXISTS kinds_t (a int);
+    CREATE AGGREGATE kinds_g(x int) RETURNS int LANGUAGE python AS 'return len(x)'; DROP FUNCTION IF EXISTS kinds_g;
+    DROP VIEW IF EXISTS nothing_there; ALTER SECRET IF EXISTS nothing_there AS 'x'; CREATE SCHEMA kinds_n;
+    DROP SCHEMA kinds_n; SET LOCAL ROLE root
+"""
+"""Statements whose tags depend on more than their kind."""
+
+
+@pytest.mark.parametrize("sql", [*samples(), *(s.strip() for s in MORE_TAGS.split(";"))])
+def test_a_client_is_told_what_the_record_declares(kinds_db: Database, session: Session, sql: str) -> None:
+    statement = parse_one(sql)
+    if statement.writes or isinstance(statement, st.Commit):
+        run(session, "BEGIN")
+    tag = told(session, sql)
+    run(session, "ROLLBACK")
+    restore(session, sql)
+    if tag is not None and not isinstance(statement, st.Execute):  # which is told as what it executes
+        declared, number = re.escape(statement.tag), r"( \d+)?" if statement.counts else ""
+        assert re.fullmatch(declared + number, tag), tag
+
+
+def test_no_tag_stands_anywhere_else() -> None:
+    """A result is made with the tag of its statement, so that a kind's tag is found at its record."""
+    found = []
+    for path in sorted(SESSION.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in ("Result", "RowResult", "rows_result"):
+                first = node.args[0] if node.args else ast.Constant("")
+                told_here = [n.value for n in ast.walk(first) if isinstance(n, ast.Constant)]
+                found += [(path.name, tag) for tag in told_here if isinstance(tag, str) and re.search("[A-Z]", tag)]
+    assert found == []
+
+
+def restore(session: Session, sql: str) -> None:
+    """Put back what a definition among the samples has made or dropped."""
     session.context.become(None, None)
     made = re.match(r"CREATE ([A-Z ]+) new\b", sql)
-    assert made is None or run(session, f"DROP {made[1]} new") == ""
+    assert made is None or run(session, f"DROP {made[1]} IF EXISTS new") == ""
     run(session, "CREATE TABLE IF NOT EXISTS kinds_log (a int, at timestamp) APPEND ONLY")
     run(session, "ALTER MATERIALIZED VIEW kinds_v RESUME")
 

@@ -68,21 +68,38 @@ class Statement:
     writes: ClassVar[bool]
     preparable: ClassVar[bool]
     secret: ClassVar[bool]
+    counts: ClassVar[bool]
+    """Whether a number of rows may follow its tag. Where rows go to the client, whoever sends them appends it."""
     words: ClassVar[str]
     """What the kind of statement is called, for instance `CREATE TABLE`."""
+    told: ClassVar[str]
+    """The tag, unless that depends on the statement: its words, if the class says nothing else."""
 
-    def __init_subclass__(cls, *, writes: bool, preparable: bool = False, secret: bool = False) -> None:
-        cls.writes, cls.preparable, cls.secret = writes, preparable, secret
+    def __init_subclass__(
+        cls, *, writes: bool, preparable: bool = False, secret: bool = False, tag: str | None = None,
+        counts: bool = False,
+    ) -> None:  # fmt: skip
+        cls.writes, cls.preparable, cls.secret, cls.counts = writes, preparable, secret, counts
         cls.words = " ".join(re.findall("[A-Z][a-z]+", cls.__name__)).upper()
+        cls.told = cls.words if tag is None else tag
+
+    @property
+    def tag(self) -> str:
+        """What a client is told when it is done."""
+        return self.told
+
+    def counted(self, rows: int) -> str:
+        """The same of a statement that `counts`, with how many rows it was about."""
+        return f"{self.tag} {rows}"
 
 
 @dataclass(frozen=True)
-class Empty(Statement, writes=False):
+class Empty(Statement, writes=False, tag=""):
     """Nothing between two semicolons."""
 
 
 @dataclass(frozen=True)
-class CreateTable(Statement, writes=True):
+class CreateTable(Statement, writes=True, counts=True):
     """`CREATE TABLE`; `on_conflict` is `overwrite`, `ignore`, `do update if not null` or None."""
 
     name: TableName
@@ -104,6 +121,11 @@ class CreateTable(Statement, writes=True):
     origin: TableName | None = None
     """The shared source that it is read from, `FROM origin TABLE 'upstream'`; without columns it has those of there."""
     upstream: str = ""
+
+    @property
+    def tag(self) -> str:
+        """See `Statement`."""
+        return "SELECT" if self.query is not None else self.told
 
 
 @dataclass(frozen=True)
@@ -219,6 +241,11 @@ class CreateFunction(Statement, writes=True):
     if_not_exists: bool = False
     or_replace: bool = False
 
+    @property
+    def tag(self) -> str:
+        """See `Statement`."""
+        return "CREATE AGGREGATE" if self.aggregate else self.told
+
 
 @dataclass(frozen=True)
 class CreateSchema(Statement, writes=True):
@@ -280,6 +307,11 @@ class GrantRole(Statement, writes=True):
     revoked: bool = False
     admin: bool = False
 
+    @property
+    def tag(self) -> str:
+        """See `Statement`."""
+        return "REVOKE ROLE" if self.revoked else self.told
+
 
 @dataclass(frozen=True)
 class Grant(Statement, writes=True):
@@ -296,6 +328,11 @@ class Grant(Statement, writes=True):
     only: str | None
     grantees: tuple[str, ...]
     revoked: bool = False
+
+    @property
+    def tag(self) -> str:
+        """See `Statement`."""
+        return "REVOKE" if self.revoked else self.told
 
 
 @dataclass(frozen=True)
@@ -327,7 +364,7 @@ class DropOwned(Statement, writes=True):
 
 
 @dataclass(frozen=True)
-class SetRole(Statement, writes=False):
+class SetRole(Statement, writes=False, tag="SET"):
     """`SET [LOCAL] ROLE name`, or `SET SESSION AUTHORIZATION name`; None is `NONE` and `DEFAULT`, also by `RESET`."""
 
     name: str | None
@@ -344,6 +381,11 @@ class Drop(Statement, writes=True):
     if_exists: bool = False
     cascade: bool = False
 
+    @property
+    def tag(self) -> str:
+        """See `Statement`."""
+        return f"DROP {self.kind.upper()}"
+
 
 @dataclass(frozen=True)
 class AlterJob(Statement, writes=True):
@@ -359,6 +401,11 @@ class AlterJob(Statement, writes=True):
     target: str | None = None
     if_exists: bool = False
 
+    @property
+    def tag(self) -> str:
+        """See `Statement`."""
+        return f"ALTER {self.kind.upper()}"
+
 
 @dataclass(frozen=True)
 class AlterColumns(Statement, writes=True):
@@ -370,13 +417,18 @@ class AlterColumns(Statement, writes=True):
     drop: tuple[str, ...] = ()
     if_exists: bool = False
 
+    @property
+    def tag(self) -> str:
+        """See `Statement`."""
+        return f"ALTER {self.kind.upper()}"
+
 
 # ---- what writes rows to a table: a `verb` for errors, and a letter for each privilege on the table that it takes.
 # What is changed or removed is read, too: by a condition, or to be counted.
 
 
 @dataclass(frozen=True)
-class Insert(Statement, writes=True, preparable=True):
+class Insert(Statement, writes=True, preparable=True, tag="INSERT 0", counts=True):
     """`INSERT`; exactly one of `query` and `rows` is set, or neither for `DEFAULT VALUES`.
 
     Without a column list `columns` is empty. `on_conflict` is `ignore` for `ON CONFLICT DO NOTHING`.
@@ -400,7 +452,7 @@ class Insert(Statement, writes=True, preparable=True):
 
 
 @dataclass(frozen=True)
-class Update(Statement, writes=True, preparable=True):
+class Update(Statement, writes=True, preparable=True, counts=True):
     """`UPDATE`; `sources` is the SQL text of its `FROM`."""
 
     verb: ClassVar[str] = "update"
@@ -414,7 +466,7 @@ class Update(Statement, writes=True, preparable=True):
 
 
 @dataclass(frozen=True)
-class Delete(Statement, writes=True, preparable=True):
+class Delete(Statement, writes=True, preparable=True, counts=True):
     """`DELETE`; `sources` is the SQL text of its `USING`."""
 
     verb: ClassVar[str] = "delete from"
@@ -427,7 +479,7 @@ class Delete(Statement, writes=True, preparable=True):
 
 
 @dataclass(frozen=True)
-class CopyFrom(Statement, writes=True):
+class CopyFrom(Statement, writes=True, tag="COPY", counts=True):
     """`COPY table [(columns)] FROM STDIN`."""
 
     verb: ClassVar[str] = "copy to"
@@ -439,7 +491,7 @@ class CopyFrom(Statement, writes=True):
 
 
 @dataclass(frozen=True)
-class CopyFromFiles(Statement, writes=True):
+class CopyFromFiles(Statement, writes=True, tag="COPY", counts=True):
     """`COPY table [(columns)] FROM 'path' (...)`."""
 
     verb: ClassVar[str] = "copy to"
@@ -457,7 +509,7 @@ class CopyFromFiles(Statement, writes=True):
 
 
 @dataclass(frozen=True)
-class CopyTo(Statement, writes=False):
+class CopyTo(Statement, writes=False, tag="COPY", counts=True):
     """`COPY table [(columns)] TO STDOUT` or `COPY (query) TO STDOUT`."""
 
     table: TableName | None
@@ -467,7 +519,7 @@ class CopyTo(Statement, writes=False):
 
 
 @dataclass(frozen=True)
-class CopyToFiles(Statement, writes=False):
+class CopyToFiles(Statement, writes=False, tag="COPY", counts=True):
     """`COPY table [(columns)] TO 'folder' (...)` or `COPY (query) TO 'folder' (...)`."""
 
     table: TableName | None
@@ -479,7 +531,7 @@ class CopyToFiles(Statement, writes=False):
 
 
 @dataclass(frozen=True)
-class Select(Statement, writes=False, preparable=True):
+class Select(Statement, writes=False, preparable=True, counts=True):
     """Any query."""
 
     query: Query
@@ -528,7 +580,7 @@ class Wait(Statement, writes=False):
 
 
 @dataclass(frozen=True)
-class Promote(Statement, writes=False):
+class Promote(Statement, writes=False, tag="SELECT", counts=True):
     """`SELECT pg_promote(wait, wait_seconds)`: let a standby take over."""
 
     wait: bool = True
@@ -541,7 +593,7 @@ class Recover(Statement, writes=False):
 
 
 @dataclass(frozen=True)
-class SetVariable(Statement, writes=False):
+class SetVariable(Statement, writes=False, tag="SET"):
     """`SET [LOCAL] name = value`; None stands for `DEFAULT`."""
 
     name: str
@@ -558,7 +610,7 @@ class AlterSystem(Statement, writes=True):
 
 
 @dataclass(frozen=True)
-class ResetVariable(Statement, writes=False):
+class ResetVariable(Statement, writes=False, tag="RESET"):
     """`RESET name`; None for `RESET ALL`."""
 
     name: str | None
@@ -573,7 +625,7 @@ class Begin(Statement, writes=False):
 
 
 @dataclass(frozen=True)
-class SetTransaction(Statement, writes=False):
+class SetTransaction(Statement, writes=False, tag="SET"):
     """`SET [SESSION CHARACTERISTICS AS] TRANSACTION`."""
 
     isolation: str | None = None
@@ -599,6 +651,11 @@ class Savepoint(Statement, writes=False):
     """set, release or rollback."""
     name: str
 
+    @property
+    def tag(self) -> str:
+        """See `Statement`."""
+        return {"set": "SAVEPOINT", "release": "RELEASE", "rollback": "ROLLBACK"}[self.action]
+
 
 @dataclass(frozen=True)
 class CancelJobs(Statement, writes=True):
@@ -619,6 +676,11 @@ class Discard(Statement, writes=False):
     """`DISCARD ALL | PLANS | SEQUENCES | TEMP`."""
 
     what: str
+
+    @property
+    def tag(self) -> str:
+        """See `Statement`."""
+        return f"DISCARD {self.what.upper()}"
 
 
 @dataclass(frozen=True)
@@ -643,6 +705,11 @@ class Deallocate(Statement, writes=False):
     """`DEALLOCATE [PREPARE] name`; None for `ALL`."""
 
     name: str | None
+
+    @property
+    def tag(self) -> str:
+        """See `Statement`."""
+        return "DEALLOCATE ALL" if self.name is None else self.told
 
 
 @dataclass(frozen=True)
@@ -670,7 +737,7 @@ class Since:
 
 
 @dataclass(frozen=True)
-class DeclareSubscriptionCursor(Statement, writes=False):
+class DeclareSubscriptionCursor(Statement, writes=False, tag="DECLARE CURSOR"):
     """`DECLARE name SUBSCRIPTION CURSOR FOR subscription [SINCE ... | FULL]`."""
 
     name: str
@@ -679,7 +746,7 @@ class DeclareSubscriptionCursor(Statement, writes=False):
 
 
 @dataclass(frozen=True)
-class CopySubscribe(Statement, writes=False):
+class CopySubscribe(Statement, writes=False, tag="COPY", counts=True):
     """`COPY (SUBSCRIBE relation [SINCE ... | FULL] [UP TO now()] [WITH (progress)]) TO STDOUT`."""
 
     target: TableName
@@ -691,7 +758,7 @@ class CopySubscribe(Statement, writes=False):
 
 
 @dataclass(frozen=True)
-class FetchCursor(Statement, writes=False):
+class FetchCursor(Statement, writes=False, tag="FETCH", counts=True):
     """`FETCH` and `MOVE`; `count` is None for `ALL`."""
 
     name: str
@@ -701,12 +768,22 @@ class FetchCursor(Statement, writes=False):
     timeout_s: float | None = None
     """`WITH (timeout = '...')`: how long to wait for a first row, of a cursor over a subscription."""
 
+    @property
+    def tag(self) -> str:
+        """See `Statement`."""
+        return "MOVE" if self.moves else self.told
+
 
 @dataclass(frozen=True)
 class CloseCursor(Statement, writes=False):
     """`CLOSE name`; None for `ALL`."""
 
     name: str | None
+
+    @property
+    def tag(self) -> str:
+        """See `Statement`."""
+        return "CLOSE CURSOR ALL" if self.name is None else self.told
 
 
 @dataclass(frozen=True)

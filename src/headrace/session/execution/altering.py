@@ -12,7 +12,7 @@ from headrace.errors import InvalidParameter, NotSupported, WrongObjectType
 from headrace.session.context import Context
 from headrace.session.execution import grants, subscriptions
 from headrace.session.execution.existing import refuse_automatic
-from headrace.session.execution.handler import Handler, not_yet
+from headrace.session.execution.handler import Handler, Needs, not_yet
 from headrace.session.names import kind_name, label, names_of
 from headrace.session.parts import parts_of
 from headrace.session.result import Notice, Result
@@ -21,10 +21,9 @@ from headrace.sql import statements as st
 
 def alter(context: Context, statement: st.AlterJob) -> Result:
     """ALTER ... PAUSE, RESUME, SET and OWNER TO."""
-    tag = f"ALTER {statement.kind.upper()}"
     found = _to_alter(context, statement)
     if found is None and statement.if_exists:
-        return Result(tag, notices=[Notice(f'relation "{statement.name}" does not exist, skipping')])
+        return Result(statement.tag, notices=[Notice(f'relation "{statement.name}" does not exist, skipping')])
     record = found or names_of(context).get(statement.name)
     if kind_name(record) != statement.kind:
         raise WrongObjectType(f'"{statement.name}" is not a {statement.kind}')
@@ -34,22 +33,22 @@ def alter(context: Context, statement: st.AlterJob) -> Result:
     if statement.action == "owner":
         assert statement.target is not None
         grants.give(context, record, statement.target)
-        return Result(tag)
+        return Result(statement.tag)
     if isinstance(record.content, SubscriptionContent) and statement.action == "set":
         _keep_for(context, record, statement.options)
-        return Result(tag)
+        return Result(statement.tag)
     if statement.action not in ("pause", "resume", "set"):
-        raise NotSupported(f"ALTER {statement.kind.upper()} ... {statement.action.upper()}")
+        raise NotSupported(f"{statement.tag} ... {statement.action.upper()}")
     if record.id not in context.catalog.state.jobs:
-        raise NotSupported(f"ALTER {statement.kind.upper()} ... {statement.action.upper()}", hint="it has no job")
+        raise NotSupported(f"{statement.tag} ... {statement.action.upper()}", hint="it has no job")
     if statement.action == "set":
         coordinator.alter_job(record.id, options=dict(statement.options))
-        return Result(tag, notices=_left_behind(context, record))
+        return Result(statement.tag, notices=_left_behind(context, record))
     jobs = context.catalog.state.jobs
     parts = [p for p in parts_of(context.catalog.state, [record.id]) if p.id in jobs]
     for each in [record, *parts]:
         coordinator.alter_job(each.id, paused=statement.action == "pause")
-    return Result(tag)
+    return Result(statement.tag)
 
 
 def _keep_for(context: Context, record: ObjectRecord, options: Mapping[str, str]) -> None:
@@ -78,6 +77,6 @@ def _left_behind(context: Context, record: ObjectRecord) -> list[Notice]:
 
 
 HANDLERS: Final = (
-    Handler(st.AlterJob, alter),
-    Handler(st.AlterColumns, not_yet),
+    Handler(st.AlterJob, alter, needs=Needs.OWNER),
+    Handler(st.AlterColumns, not_yet, needs=Needs.OWNER),
 )

@@ -20,7 +20,7 @@ from headrace.errors import InvalidParameter
 from headrace.session.context import Context
 from headrace.session.execution import secrets
 from headrace.session.execution.existing import of_kind, taken
-from headrace.session.execution.handler import Handler
+from headrace.session.execution.handler import Handler, Needs
 from headrace.session.execution.owning import owned
 from headrace.session.names import label, names_of
 from headrace.session.result import Result
@@ -32,7 +32,7 @@ TYPE: Final = "type"
 
 def create_connection(context: Context, statement: st.CreateConnection) -> Result:
     """CREATE CONNECTION. Nothing is connected to: whoever uses it finds out whether anybody is there."""
-    found = taken(context, statement.name, statement.if_not_exists, "CREATE CONNECTION")
+    found = taken(context, statement)
     if found is not None:
         return found
     options, named = dict(statement.options), secrets.named(context, statement)
@@ -48,7 +48,7 @@ def create_connection(context: Context, statement: st.CreateConnection) -> Resul
         depends_on=secrets.dependencies(named), created_ms=now, secrets=named,
     )  # fmt: skip
     context.coordinator.create_relation(owned(context, record))
-    return Result("CREATE CONNECTION")
+    return Result(statement.tag)
 
 
 @dataclass(frozen=True)
@@ -89,4 +89,4 @@ def shown(context: Context, record: ObjectRecord) -> str:
     return ", ".join(f"{name} = {value}" for name, value in sorted(both.items()))
 
 
-HANDLERS: Final = (Handler(st.CreateConnection, create_connection),)
+HANDLERS: Final = (Handler(st.CreateConnection, create_connection, needs=Needs.CREATE),)

@@ -25,7 +25,7 @@ from headrace.coordinator.writes.requests import WriteResult
 from headrace.errors import InvalidParameter, UndefinedColumn, WrongObjectType
 from headrace.session.context import Context
 from headrace.session.execution.dml import default_value
-from headrace.session.execution.handler import Handler, InScript
+from headrace.session.execution.handler import Handler, InScript, Needs
 from headrace.session.execution.in_transaction import Written, late_rows, run_writing
 from headrace.session.execution.large_writes import insert_here
 from headrace.session.execution.select import select
@@ -55,7 +55,7 @@ def copy_to(context: Context, statement: st.CopyTo) -> Result:
     result = select(context, query)
     names = [c.name for c in result.columns or ()]
     check_lists(statement.format, names, names if known is None else known, relation)
-    return Result("COPY", result.columns, result.batches, result.notices, copy=statement.format)
+    return Result(statement.tag, result.columns, result.batches, result.notices, copy=statement.format)
 
 
 def query_of(context: Context, name: TableName, columns: Sequence[str]) -> tuple[Query, ObjectRecord]:
@@ -76,7 +76,7 @@ def copy_from(context: Context, statement: st.CopyFrom) -> Result:
     record = target_table(context, statement)
     columns = target_columns(record, statement.columns)
     check_lists(statement.format, [c.name for c in columns], [c.name for c in record.columns], label(record))
-    return Result("COPY", sink=_Sink(context, statement, record, columns))
+    return Result(statement.tag, sink=_Sink(context, statement, record, columns))
 
 
 def check_lists(form: CopyFormat, copied: Sequence[str], known: Sequence[str], relation: str | None = None) -> None:
@@ -170,12 +170,12 @@ class _Sink:
         if declared(self._record) is not None:
             return self._changed(transaction, batches)
         written = insert_here(self._context, transaction, self._record, batches, ignore=self._ignores())
-        return Result(f"COPY {written.inserted}"), None
+        return Result(self._statement.counted(written.inserted)), None
 
     def _changed(
         self, transaction: Transaction, batches: Iterator[pa.RecordBatch] | list[pa.RecordBatch]
     ) -> tuple[Result, Written | None]:
-        ignore, result, inserted = self._ignores(), Result("COPY 0"), 0
+        ignore, result, inserted = self._ignores(), Result(self._statement.tag), 0
         for batch in batches:
             change = TableChange(batch, None, "ignore" if ignore else "overwrite")
             if transaction.implicit:
@@ -184,11 +184,11 @@ class _Sink:
             else:
                 delta = transaction.work.change(self._record.id, change)
                 inserted += delta.inserted if ignore else batch.num_rows
-        result.tag = f"COPY {inserted}"
+        result.tag = self._statement.counted(inserted)
 
         def tell(outcome: WriteResult) -> None:
             if ignore or outcome.late:
-                result.tag = f"COPY {outcome.inserted}"
+                result.tag = self._statement.counted(outcome.inserted)
             result.notices += late_rows(outcome)
 
         return result, tell
@@ -205,6 +205,6 @@ class _Sink:
 
 
 HANDLERS: Final = (
-    Handler(st.CopyFrom, copy_from, script=InScript.OPENS),
-    Handler(st.CopyTo, copy_to),
+    Handler(st.CopyFrom, copy_from, script=InScript.OPENS, needs=Needs.WRITE),
+    Handler(st.CopyTo, copy_to, needs=Needs.READ),
 )

@@ -35,7 +35,7 @@ from headrace.session.engine import columns_of
 from headrace.session.execution import fed, secrets
 from headrace.session.execution.copying import query_of
 from headrace.session.execution.dml import default_value
-from headrace.session.execution.handler import Handler, InScript
+from headrace.session.execution.handler import Handler, InScript, Needs
 from headrace.session.execution.in_transaction import run_writing
 from headrace.session.execution.large_writes import insert_frame
 from headrace.session.execution.select import frame_of
@@ -90,7 +90,7 @@ def copy_from_files(context: Context, statement: st.CopyFromFiles) -> Result:
         with context.jobs.running(statement.text):
             frame = engine.source_leaf(engine.session_for(None), files, offsets, [c.name for c in read], values)
             written = insert_frame(context, transaction, record, columns, frame, defaults, ignore=ignore)
-        return Result(f"COPY {written.inserted}"), None
+        return Result(statement.counted(written.inserted)), None
 
     return run_writing(context, run)
 
@@ -156,7 +156,7 @@ def _written(
         except BaseException:
             folder.give_up()
             raise
-    return Result(f"COPY {sum(f.rows for f in files)}")
+    return Result(statement.counted(sum(f.rows for f in files)))
 
 
 def _check_columns(columns: Sequence[Column], format: str) -> None:
@@ -186,6 +186,6 @@ def _check_absolute(place: str, options: Mapping[str, str]) -> None:
 
 
 HANDLERS: Final = (
-    Handler(st.CopyFromFiles, copy_from_files, script=InScript.OPENS, audited=True),
-    Handler(st.CopyToFiles, copy_to_files, audited=True),
+    Handler(st.CopyFromFiles, copy_from_files, script=InScript.OPENS, audited=True, needs=Needs.WRITE),
+    Handler(st.CopyToFiles, copy_to_files, audited=True, needs=Needs.FILES),
 )

@@ -11,7 +11,7 @@ from headrace.errors import NotSupported, TransactionError
 from headrace.session.context import Context
 from headrace.session.cursors import OpenCursor
 from headrace.session.execution import subscriptions
-from headrace.session.execution.handler import Columns, Handler, InScript, Types
+from headrace.session.execution.handler import Columns, Handler, InScript, Needs, Types
 from headrace.session.execution.select import select
 from headrace.session.result import Result
 from headrace.sql import statements as st
@@ -34,7 +34,7 @@ def declare_cursor(context: Context, statement: st.DeclareCursor) -> Result:
             cursor.close()
             raise
     context.cursors.put(statement.name, cursor)
-    return Result("DECLARE CURSOR", notices=result.notices)
+    return Result(statement.tag, notices=result.notices)
 
 
 def _describe_fetch(context: Context, statement: st.FetchCursor, types: Types) -> Columns:
@@ -63,9 +63,9 @@ def fetch_cursor(context: Context, statement: st.FetchCursor) -> Result:
     cursor = cursor_named(context, statement.name)
     rows = cursor.fetch(statement.direction, statement.count)
     if statement.moves:
-        return Result(f"MOVE {sum(batch.num_rows for batch in rows)}")
+        return Result(statement.counted(sum(batch.num_rows for batch in rows)))
     first = next(rows, None)  # so that errors come up now
-    return Result("FETCH", cursor.columns, _chain(first, rows), binary=cursor.binary)
+    return Result(statement.tag, cursor.columns, _chain(first, rows), binary=cursor.binary)
 
 
 def _chain(first: pa.RecordBatch | None, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -78,14 +78,14 @@ def close_cursor(context: Context, statement: st.CloseCursor) -> Result:
     """CLOSE."""
     if statement.name is None:
         close_all(context)
-        return Result("CLOSE CURSOR ALL")
+        return Result(statement.tag)
     follows = context.subscription_cursors.pop(statement.name)
     if follows is not None:
         follows.close()
-        return Result("CLOSE CURSOR")
+        return Result(statement.tag)
     context.cursors.get(statement.name).close()
     context.cursors.pop(statement.name)
-    return Result("CLOSE CURSOR")
+    return Result(statement.tag)
 
 
 def close_all(context: Context) -> None:
@@ -97,7 +97,7 @@ def close_all(context: Context) -> None:
 
 
 HANDLERS: Final = (
-    Handler(st.DeclareCursor, declare_cursor, script=InScript.OPENS),
-    Handler(st.FetchCursor, fetch_cursor, _describe_fetch),
-    Handler(st.CloseCursor, close_cursor),
+    Handler(st.DeclareCursor, declare_cursor, script=InScript.OPENS, needs=Needs.READ),
+    Handler(st.FetchCursor, fetch_cursor, _describe_fetch, needs=Needs.NOTHING),
+    Handler(st.CloseCursor, close_cursor, needs=Needs.NOTHING),
 )

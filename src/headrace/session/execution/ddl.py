@@ -58,7 +58,7 @@ from headrace.plan.planner import ViewPlan
 from headrace.session.context import Context
 from headrace.session.execution import connections, fed, shared, sharing, subscriptions, webhooks
 from headrace.session.execution.as_of import check_as_of
-from headrace.session.execution.handler import Handler
+from headrace.session.execution.handler import Handler, Needs
 from headrace.session.execution.select import describe
 from headrace.session.names import BoundQuery, kind_name, names_of
 from headrace.session.result import Notice, Result, ResultColumn
@@ -79,7 +79,7 @@ from headrace.session.execution.owning import owned
 
 def create_table(context: Context, statement: st.CreateTable) -> Result:
     """CREATE TABLE, also from a query."""
-    found = taken(context, statement.name, statement.if_not_exists, "CREATE TABLE")
+    found = taken(context, statement)
     if found is not None:
         return found
     takes_requests = is_webhook(statement.options)
@@ -120,17 +120,17 @@ def create_table(context: Context, statement: st.CreateTable) -> Result:
         )
     )  # fmt: skip
     if statement.query is None:
-        return Result("CREATE TABLE", notices=webhooks.notices(context) if takes_requests else [])
+        return Result(statement.tag, notices=webhooks.notices(context) if takes_requests else [])
     from headrace.session.execution.dml import insert
 
     made = st.Insert(statement.name, (), query=statement.query, text=statement.text)
     try:
-        count = insert(context, made).tag.rsplit(" ", 1)[-1]
+        inserted = insert(context, made).tag
     except BaseException:
         with suppress(HeadraceError):  # others may have built on it, or dropped it
             coordinator.drop([table_id])
         raise
-    return Result(f"SELECT {count}")
+    return Result(statement.counted(int(inserted.removeprefix(made.tag))))
 
 
 def _refuse_table_features(statement: st.CreateTable) -> None:
@@ -184,7 +184,7 @@ def columns_from(columns: Iterable[ResultColumn], names: Sequence[str] | None = 
 
 def create_source(context: Context, statement: st.CreateSource) -> Result:
     """CREATE SOURCE; the connector checks its options."""
-    found = taken(context, statement.name, statement.if_not_exists, "CREATE SOURCE")
+    found = taken(context, statement)
     if found is not None:
         return found
     given = connections.resolved(context, statement, statement.options)
@@ -195,7 +195,7 @@ def create_source(context: Context, statement: st.CreateSource) -> Result:
         given = replace(given, options=settled(given.options))
         content = SourceContent(shared=True)
     _define_source(context, statement, statement.name, statement.columns, given, content)
-    return Result("CREATE SOURCE")
+    return Result(statement.tag)
 
 
 def _define_source(
@@ -264,7 +264,7 @@ def _create_fed_table(context: Context, statement: st.CreateTable) -> Result:
         )
     given = replace(given, options=settled(options))
     _feed(context, statement, statement.columns, key, given, SourceContent(part=statement.name.name), of_job)
-    return Result("CREATE TABLE")
+    return Result(statement.tag)
 
 
 def _create_shared_table(context: Context, statement: st.CreateTable) -> Result:
@@ -285,7 +285,7 @@ def _create_shared_table(context: Context, statement: st.CreateTable) -> Result:
     columns, key = shared.columns_of(context, statement, given)
     content = SourceContent(part=statement.name.name, origin=origin.id)
     _feed(context, statement, columns, key, given, content, shared.of_job(statement))
-    return Result("CREATE TABLE")
+    return Result(statement.tag)
 
 
 def _feed(
@@ -347,7 +347,7 @@ def _watermark(watermark: st.Watermark | None, columns: Iterable[Column]) -> Dec
 
 def create_index(context: Context, statement: st.CreateIndex) -> Result:
     """CREATE INDEX: a job that keeps columns of a table or view by some of them; waits as for a view."""
-    found = taken(context, statement.name, statement.if_not_exists, "CREATE INDEX")
+    found = taken(context, statement)
     if found is not None:
         return found
     target = names_of(context).get(statement.table)
@@ -376,7 +376,7 @@ def create_index(context: Context, statement: st.CreateIndex) -> Result:
     text = f"SELECT {columns} FROM `r{target.id}`"
     content = IndexContent(spark_sql=text, on=target.id, key=tuple(statement.columns))
     create_planned(context, statement.name, text, content, statement.text, {}, (target.id,))
-    return Result("CREATE INDEX")
+    return Result(statement.tag)
 
 
 def _check_delivery(plan: ViewPlan) -> None:
@@ -485,13 +485,13 @@ def _wait(context: Context, view_id: int) -> None:
 
 def create_subscription(context: Context, statement: st.CreateSubscription) -> Result:
     """CREATE SUBSCRIPTION: from now on the changes of a table or view are kept for a while."""
-    found = taken(context, statement.name, statement.if_not_exists, "CREATE SUBSCRIPTION")
+    found = taken(context, statement)
     if found is not None:
         return found
     schema = statement.name.schema or names_of(context).schema
     record = replace(subscriptions.subscription_of(context, statement), schema=schema)
     context.coordinator.create_subscription(owned(context, record))
-    return Result("CREATE SUBSCRIPTION")
+    return Result(statement.tag)
 
 
 def create_schema(context: Context, statement: st.CreateSchema) -> Result:
@@ -503,14 +503,14 @@ def create_schema(context: Context, statement: st.CreateSchema) -> Result:
         )
     if state.object_named("", statement.name) is not None or statement.name in SYSTEM_SCHEMAS:
         if statement.if_not_exists:
-            return Result("CREATE SCHEMA", notices=[Notice(f'schema "{statement.name}" already exists, skipping')])
+            return Result(statement.tag, notices=[Notice(f'schema "{statement.name}" already exists, skipping')])
         raise DuplicateObject(f'schema "{statement.name}" already exists', sqlstate="42P06")
     if not (context.rights.superuser or context.rights.role.create_db):
         raise InsufficientPrivilege(
             "permission denied to create schema", hint="ALTER ROLE ... CREATEDB lets a role make schemas."
         )
     context.coordinator.create_relation(owned(context, ObjectRecord(0, SchemaContent(), "", statement.name)))
-    return Result("CREATE SCHEMA")
+    return Result(statement.tag)
 
 
 def _in_zone(content: Content, zone: Zone) -> Content:
@@ -538,9 +538,9 @@ def new_record(
 
 
 HANDLERS: Final = (
-    Handler(st.CreateTable, create_table),
-    Handler(st.CreateSource, create_source),
-    Handler(st.CreateIndex, create_index),
-    Handler(st.CreateSubscription, create_subscription),
-    Handler(st.CreateSchema, create_schema),
+    Handler(st.CreateTable, create_table, needs=Needs.CREATE),
+    Handler(st.CreateSource, create_source, needs=Needs.CREATE),
+    Handler(st.CreateIndex, create_index, needs=Needs.CREATE),
+    Handler(st.CreateSubscription, create_subscription, needs=Needs.CREATE),
+    Handler(st.CreateSchema, create_schema, needs=Needs.ROLES),
 )

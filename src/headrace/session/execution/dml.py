@@ -24,7 +24,7 @@ from headrace.session.context import Context
 from headrace.session.defined import declared_zone
 from headrace.session.engine import columns_of
 from headrace.session.execution.assignment import assigned
-from headrace.session.execution.handler import Columns, Handler, InScript, Server, Types
+from headrace.session.execution.handler import Columns, Handler, InScript, Needs, Server, Types
 from headrace.session.execution.in_transaction import Written, late_rows, run_writing
 from headrace.session.execution.kernels import ROWS_AT_MOST, AssignedQuery, rows_by_kernels, rows_of
 from headrace.session.execution.large_writes import delete_large, insert_large, update_large
@@ -60,19 +60,23 @@ def insert(context: Context, statement: st.Insert) -> Result:
             written = _insert_large(
                 context, transaction, record, columns, statement.query, bool(statement.columns), ignore
             )
-            return Result(f"INSERT 0 {written.inserted}"), None
+            return Result(statement.counted(written.inserted)), None
         rows = _insert_rows(context, record, columns, statement)
         check_not_null(record, rows)
         changes = [TableChange(b, None, "ignore" if ignore else "overwrite") for b in _batches(rows)]
         if transaction.implicit and not (ignore and statement.returning is not None):
             for change in changes:
                 transaction.work.defer(record.id, change)
-            result = returning(context, statement.returning, statement.table, record, rows, f"INSERT 0 {rows.num_rows}")
-            return result, lambda outcome: _tell_inserted(result, outcome, ignore)
+            result = returning(
+                context, statement.returning, statement.table, record, rows, statement.counted(rows.num_rows)
+            )
+            return result, lambda outcome: _tell_inserted(statement, result, outcome, ignore)
         deltas = [transaction.work.change(record.id, change) for change in changes]
         if ignore:
             rows = _inserted(record, deltas)
-        return returning(context, statement.returning, statement.table, record, rows, f"INSERT 0 {rows.num_rows}"), None
+        return returning(
+            context, statement.returning, statement.table, record, rows, statement.counted(rows.num_rows)
+        ), None
 
     return run_writing(context, run)
 
@@ -100,10 +104,10 @@ def _check_width(width: int, columns: int, listed: bool) -> None:
         raise SyntaxFault("INSERT has more target columns than expressions")
 
 
-def _tell_inserted(result: Result, outcome: WriteResult, ignore: bool) -> None:
+def _tell_inserted(statement: st.Insert, result: Result, outcome: WriteResult, ignore: bool) -> None:
     """Put what the commit has found into the result of an INSERT."""
     if ignore or outcome.late:
-        result.tag = f"INSERT 0 {outcome.inserted}"
+        result.tag = statement.counted(outcome.inserted)
     result.notices += late_rows(outcome)
 
 
@@ -206,14 +210,16 @@ def update(context: Context, statement: st.Update) -> Result:
         found = _affected(context, transaction, record, _assigned_to(targets, bound, key), statement)
         if found is None:
             written = update_large(context, transaction, record, targets, bound, joined=joined)
-            return Result(f"UPDATE {written.deleted}"), None
+            return Result(statement.counted(written.deleted)), None
         old = _named(record, found.columns[: len(names)])
         new_columns = dict(zip(names, old.columns)) | dict(zip(assigned, found.columns[len(names) :]))
         new = _named(record, [new_columns[n] for n in names])
         check_not_null(record, new)
         moved = any(name in record.primary_key for name in assigned)
         _replace(transaction, record, old, new, "refuse" if moved else "overwrite")
-        return returning(context, statement.returning, statement.table, record, new, f"UPDATE {new.num_rows}"), None
+        return returning(
+            context, statement.returning, statement.table, record, new, statement.counted(new.num_rows)
+        ), None
 
     return run_writing(context, run)
 
@@ -235,10 +241,12 @@ def delete(context: Context, statement: st.Delete) -> Result:
         found = _affected(context, transaction, record, _assigned_to(record.columns, bound, key), statement)
         if found is None:
             written = delete_large(context, transaction, record, bound, joined=joined)
-            return Result(f"DELETE {written.deleted}"), None
+            return Result(statement.counted(written.deleted)), None
         old = _named(record, found.columns)
         _replace(transaction, record, old, None)
-        return returning(context, statement.returning, statement.table, record, old, f"DELETE {old.num_rows}"), None
+        return returning(
+            context, statement.returning, statement.table, record, old, statement.counted(old.num_rows)
+        ), None
 
     return run_writing(context, run)
 
@@ -404,7 +412,10 @@ def _row_handler(
     kind: type[S], run: Callable[[Context, S], Result], infer: Callable[[Context, S, list[str | None]], None]
 ) -> Handler[S]:
     """A change of rows: it needs nothing of what views are kept up to date by."""
-    return Handler(kind, run, describe_returned, plan=plan_rows, infer=infer, asks=Server.ACTIVE, script=InScript.OPENS)
+    return Handler(
+        kind, run, describe_returned, plan=plan_rows, infer=infer, asks=Server.ACTIVE, script=InScript.OPENS,
+        needs=Needs.WRITE,
+    )  # fmt: skip
 
 
 HANDLERS: Final = (

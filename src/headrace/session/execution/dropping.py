@@ -14,7 +14,7 @@ from headrace.errors import DependentObjectsExist, HeadraceError, NotSupported, 
 from headrace.session.context import Context
 from headrace.session.execution import fed, routines
 from headrace.session.execution.existing import missing, refuse_automatic
-from headrace.session.execution.handler import Handler
+from headrace.session.execution.handler import Handler, Needs
 from headrace.session.execution.rows import having, rows_result
 from headrace.session.names import kind_called, kind_name, label, names_of
 from headrace.session.parts import is_part, parts_of
@@ -27,7 +27,6 @@ _CANCELLED = (("Id", "bigint"),)
 
 def drop(context: Context, statement: st.Drop) -> Result:
     """DROP of relations and schemas."""
-    tag = f"DROP {statement.kind.upper()}"
     notices: list[Notice] = []
     wanted: list[ObjectRecord] = []
     for name in statement.names:
@@ -39,7 +38,7 @@ def drop(context: Context, statement: st.Drop) -> Result:
         else:
             context.rights.require_owner(found, to_drop=True)
             wanted.append(found)
-    return Result(tag, notices=[*notices, *drop_records(context, wanted, cascade=statement.cascade)])
+    return Result(statement.tag, notices=[*notices, *drop_records(context, wanted, cascade=statement.cascade)])
 
 
 def cancel_jobs(context: Context, statement: st.CancelJobs) -> Result:
@@ -52,7 +51,7 @@ def cancel_jobs(context: Context, statement: st.CancelJobs) -> Result:
         context.rights.require_owner(state.objects[job_id])
     parts = parts_of(state, statement.ids)
     told = fed.drop(context, list({o.id: o for o in [*(state.objects[i] for i in statement.ids), *parts]}.values()))
-    found = rows_result("CANCEL JOBS", _CANCELLED, [[i] for i in statement.ids])
+    found = rows_result(statement.tag, _CANCELLED, [[i] for i in statement.ids])
     return replace(found, notices=[*found.notices, *map(Notice, told)])
 
 
@@ -141,6 +140,6 @@ def _visible(objects: Mapping[int, ObjectRecord], ids: Iterable[int]) -> Iterato
 
 
 HANDLERS: Final = (
-    Handler(st.Drop, drop),
-    Handler(st.CancelJobs, cancel_jobs, having(_CANCELLED)),
+    Handler(st.Drop, drop, needs=Needs.OWNER),
+    Handler(st.CancelJobs, cancel_jobs, having(_CANCELLED), needs=Needs.OWNER),
 )

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Final, TypeAlias
+
 from headrace.catalog.contents import (
     ConnectionContent,
     Content,
@@ -25,11 +28,21 @@ from headrace.session.context import Context
 from headrace.session.execution import sharing
 from headrace.session.names import kind_called, kind_name, label, names_of
 from headrace.session.result import Notice, Result
+from headrace.sql import statements as st
 from headrace.sql.statements import TableName
 
+Creating: TypeAlias = (
+    st.CreateTable | st.CreateSource | st.CreateSink | st.CreateConnection | st.CreateMaterializedView | st.CreateView
+    | st.CreateIndex | st.CreateSubscription | st.CreateSecret
+)  # fmt: skip
+"""The statements that make something by a name that must be free."""
+_APART: Final[Mapping[type[st.Statement], str]] = {st.CreateSecret: "secret", st.CreateConnection: "connection"}
+"""Those that make no relation, and what they make."""
 
-def taken(context: Context, name: TableName, tolerated: bool, tag: str) -> Result | None:
+
+def taken(context: Context, statement: Creating) -> Result | None:
     """The result of a CREATE of what is there already; None where it is not. Raises `DuplicateTable`."""
+    name = statement.name
     schema = name.schema or names_of(context).schema
     state = context.catalog.state
     if name.schema and schema != "public" and state.object_named("", schema) is None:
@@ -37,11 +50,11 @@ def taken(context: Context, name: TableName, tolerated: bool, tag: str) -> Resul
     context.rights.require_new(schema)
     if state.object_named(schema, name.name) is None:
         return None
-    apart = {"CREATE SECRET": "secret", "CREATE CONNECTION": "connection"}
-    what, error = (apart[tag], DuplicateObject) if tag in apart else ("relation", DuplicateTable)
-    if tolerated:
+    apart = _APART.get(type(statement))
+    what, error = ("relation", DuplicateTable) if apart is None else (apart, DuplicateObject)
+    if statement.if_not_exists:
         text = f'{what} "{name.name}" already exists, skipping'
-        return Result(tag, notices=[Notice(text, "NOTICE", error.sqlstate)])
+        return Result(statement.words, notices=[Notice(text, "NOTICE", error.sqlstate)])
     raise error(f'{what} "{name.name}" already exists')
 
 

@@ -19,7 +19,7 @@ from headrace.errors import (
 )
 from headrace.session.context import Context
 from headrace.session.execution.dropping import drop_records
-from headrace.session.execution.handler import Handler
+from headrace.session.execution.handler import Handler, Needs
 from headrace.session.execution.owning import ordered
 from headrace.session.names import kind_name, label, names_of
 from headrace.session.parts import is_part, parts_of
@@ -94,10 +94,9 @@ def grant(context: Context, statement: st.Grant) -> Result:
     def change(record: ObjectRecord) -> ObjectRecord:
         return replace(record, grants=_changed(grants_of(record), grantees, letters, statement.revoked))
 
-    word = "REVOKE" if statement.revoked else "GRANT"
     if records:
         context.coordinator.alter_objects([r.id for r in records], change, _said(context, statement))
-    return Result(word)
+    return Result(statement.tag)
 
 
 def _said(context: Context, statement: st.Statement) -> str:
@@ -199,7 +198,7 @@ def alter_default_privileges(context: Context, statement: st.AlterDefaultPrivile
         return replace(record, content=replace(role, defaults=defaults).content)
 
     context.coordinator.alter_objects([r.id for r in records], change, _said(context, statement))
-    return Result("ALTER DEFAULT PRIVILEGES")
+    return Result(statement.tag)
 
 
 # ---- memberships
@@ -231,7 +230,7 @@ def grant_role(context: Context, statement: st.GrantRole) -> Result:
         return replace(record, content=replace(role, member_of=found).content)
 
     context.coordinator.alter_objects([m.id for m in members], change, _said(context, statement))
-    return Result("REVOKE ROLE" if statement.revoked else "GRANT ROLE", notices=notices)
+    return Result(statement.tag, notices=notices)
 
 
 def granted_role(context: Context, name: str) -> int:
@@ -309,7 +308,7 @@ def reassign_owned(context: Context, statement: st.ReassignOwned) -> Result:
         raise InsufficientPrivilege("permission denied to reassign objects")
     if records:
         _give(context, records, target)
-    return Result("REASSIGN OWNED")
+    return Result(statement.tag)
 
 
 def drop_owned(context: Context, statement: st.DropOwned) -> Result:
@@ -324,7 +323,7 @@ def drop_owned(context: Context, statement: st.DropOwned) -> Result:
 
     if granted:
         context.coordinator.alter_objects(granted, change, "is granted no more")
-    return Result("DROP OWNED", notices=notices)
+    return Result(statement.tag, notices=notices)
 
 
 def check_droppable(context: Context, role: ObjectRecord) -> None:
@@ -348,9 +347,10 @@ def check_droppable(context: Context, role: ObjectRecord) -> None:
 
 def set_role(context: Context, statement: st.SetRole) -> Result:
     """SET ROLE and SET SESSION AUTHORIZATION."""
-    tag = "SET"
     if statement.local and context.transaction is None:
-        return Result(tag, notices=[Notice("SET LOCAL can only be used in transaction blocks", "WARNING", "25P01")])
+        return Result(
+            statement.tag, notices=[Notice("SET LOCAL can only be used in transaction blocks", "WARNING", "25P01")]
+        )
     name = None if statement.name is None else role_meant(context, statement.name)
     if name is not None and name != context.authenticated:
         _check_becoming(context, name, statement.session)
@@ -358,7 +358,7 @@ def set_role(context: Context, statement: st.SetRole) -> Result:
         context.become(name, None)
     else:
         context.become(context.user, name, local=statement.local)
-    return Result(tag)
+    return Result(statement.tag)
 
 
 def _check_becoming(context: Context, name: str, authorization: bool) -> None:
@@ -376,15 +376,16 @@ def _check_becoming(context: Context, name: str, authorization: bool) -> None:
 
 
 HANDLERS: Final = (
-    Handler(st.Grant, grant),
-    Handler(st.GrantRole, grant_role),
-    Handler(st.AlterDefaultPrivileges, alter_default_privileges),
-    Handler(st.ReassignOwned, reassign_owned),
-    Handler(st.DropOwned, drop_owned),
+    Handler(st.Grant, grant, needs=Needs.OWNER),
+    Handler(st.GrantRole, grant_role, needs=Needs.ROLES),
+    Handler(st.AlterDefaultPrivileges, alter_default_privileges, needs=Needs.ROLES),
+    Handler(st.ReassignOwned, reassign_owned, needs=Needs.ROLES),
+    Handler(st.DropOwned, drop_owned, needs=Needs.ROLES),
     Handler(
         st.SetRole,
         set_role,
         outside=lambda statement: "SET SESSION AUTHORIZATION" if statement.session else None,
         audited=True,
+        needs=Needs.ROLES,
     ),
 )

@@ -7,7 +7,7 @@ finds them by their kind, and `Session` does nothing with a statement but what i
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
 from typing import TYPE_CHECKING, Generic, Protocol, TypeAlias, TypeVar
@@ -62,6 +62,31 @@ class InScript(Enum):
     """Ends it."""
 
 
+class Needs(Enum):
+    """What right a statement takes. The function that runs it asks for it, once it knows what names stand for."""
+
+    NOTHING = "nothing"
+    """None: it concerns the session alone, or shows what everybody may see."""
+    STATEMENT = "statement"
+    """That of the statement which it is about."""
+    READ = "read"
+    """SELECT on what it reads; of a subscription to use its schema."""
+    WRITE = "write"
+    """The `privileges` that the record declares, on the table that it changes; and to read what it reads."""
+    CREATE = "create"
+    """CREATE in the schema of what it makes; and to read what it reads, to use what it names."""
+    OWNER = "owner"
+    """To own what it changes. A session is its user's."""
+    ROLES = "roles"
+    """An attribute of the own role (CREATEROLE, CREATEDB), or the right to let others in or to become another."""
+    FILES = "files"
+    """Membership in a role which lets it read or write outside of the database; and to read what it reads."""
+    PROGRAM = "program"
+    """Membership in the role which lets it run programs in the server; and as `CREATE`."""
+    SUPERUSER = "superuser"
+    """To be a superuser."""
+
+
 def never(statement: st.Statement) -> bool:
     """For what holds of no statement of a kind."""
     return False
@@ -89,11 +114,13 @@ def not_yet(context: Context, statement: st.Statement) -> Result:
 class Handler(Generic[S]):
     """What a kind of statement does, what it may do, and what it gives.
 
-    Whether it writes stands in its class, because a statement is asked that without a session, too.
+    Whether it writes and what a client is told of it (`tag`) stand in its class, because a statement is asked that
+    without a session, too.
     """
 
     kind: type[S]
     run: Callable[[Context, S], Result]
+    """Runs it. Its result has the tag that the statement declares; only a failed COMMIT is told as what it does."""
     describe: Callable[[Context, S, Types], Columns] = nothing
     """The columns of its result, without running it: just those that come when it is run."""
     explain: Callable[[Context, S], list[str]] | None = None
@@ -106,6 +133,7 @@ class Handler(Generic[S]):
     """Whether the parameters in its text are its own."""
     start: Callable[[Context, S], Result | Started] | None = None
     """Runs it without waiting for its commit; None where that is not possible."""
+    needs: Needs = field(kw_only=True)
     asks: Server | None = None
     """The server that it needs; by default a ready one if it writes."""
     script: InScript | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from headrace.session.context import Context
-from headrace.session.execution.handler import Handler, InScript, Server, not_yet
+from headrace.session.execution.handler import Handler, InScript, Needs, Server, not_yet
 from headrace.session.execution.rows import having, rows_result
 from headrace.session.result import Result
 from headrace.sql import statements as st
@@ -16,13 +16,13 @@ _PROMOTED = (("pg_promote", "boolean"),)
 def flush(context: Context, statement: st.Flush) -> Result:
     """FLUSH."""
     context.flush()
-    return Result("FLUSH")
+    return Result(statement.tag)
 
 
 def wait(context: Context, statement: st.Wait) -> Result:
     """WAIT."""
     context.flush()
-    return Result("WAIT")
+    return Result(statement.tag)
 
 
 def promote(context: Context, statement: st.Promote) -> Result:
@@ -31,12 +31,12 @@ def promote(context: Context, statement: st.Promote) -> Result:
     done: list[bool] = []
     limit_s = statement.wait_s if statement.wait else 0.0
     context.wait(lambda check: done.append(context.coordinator.take_over(limit_s, check)))
-    return rows_result("SELECT", _PROMOTED, [[done[0] or not statement.wait]])
+    return rows_result(statement.tag, _PROMOTED, [[done[0] or not statement.wait]])
 
 
 HANDLERS: Final = (
-    Handler(st.Flush, flush, asks=Server.READY, script=InScript.COMMITS),
-    Handler(st.Wait, wait, asks=Server.READY, script=InScript.COMMITS),
-    Handler(st.Promote, promote, having(_PROMOTED), script=InScript.COMMITS, audited=True),
-    Handler(st.Recover, not_yet, script=InScript.COMMITS),
+    Handler(st.Flush, flush, asks=Server.READY, script=InScript.COMMITS, needs=Needs.NOTHING),
+    Handler(st.Wait, wait, asks=Server.READY, script=InScript.COMMITS, needs=Needs.NOTHING),
+    Handler(st.Promote, promote, having(_PROMOTED), script=InScript.COMMITS, audited=True, needs=Needs.SUPERUSER),
+    Handler(st.Recover, not_yet, script=InScript.COMMITS, needs=Needs.NOTHING),
 )

@@ -6,7 +6,7 @@ from typing import Final
 
 from headrace.errors import NotSupported, SyntaxFault
 from headrace.session.context import Context
-from headrace.session.execution.handler import Columns, Handler, InScript, Types
+from headrace.session.execution.handler import Columns, Handler, InScript, Needs, Types
 from headrace.session.result import Result
 from headrace.sql import statements as st
 
@@ -15,7 +15,7 @@ def prepare(context: Context, statement: st.Prepare) -> Result:
     """PREPARE."""
     context.statements.require_free(statement.name)
     context.statements.put(statement.name, context.runner.prepared(statement.statement, statement.types))
-    return Result("PREPARE")
+    return Result(statement.tag)
 
 
 def execute(context: Context, statement: st.Execute) -> Result:
@@ -41,14 +41,14 @@ def deallocate(context: Context, statement: st.Deallocate) -> Result:
     """DEALLOCATE."""
     if statement.name is None:
         context.statements.clear()
-        return Result("DEALLOCATE ALL")
+        return Result(statement.tag)
     context.statements.get(statement.name)
     context.statements.pop(statement.name)
-    return Result("DEALLOCATE")
+    return Result(statement.tag)
 
 
 HANDLERS: Final = (
-    Handler(st.Prepare, prepare, binds=False),
-    Handler(st.Execute, execute, _describe_execute, script=InScript.OPENS),
-    Handler(st.Deallocate, deallocate),
+    Handler(st.Prepare, prepare, binds=False, needs=Needs.STATEMENT),
+    Handler(st.Execute, execute, _describe_execute, script=InScript.OPENS, needs=Needs.STATEMENT),
+    Handler(st.Deallocate, deallocate, needs=Needs.NOTHING),
 )

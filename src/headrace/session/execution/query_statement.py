@@ -10,7 +10,7 @@ from sqlglot import exp
 from headrace.errors import HeadraceError
 from headrace.plan.catalyst.running import physical_text
 from headrace.session.context import Context
-from headrace.session.execution.handler import Columns, Handler, Types
+from headrace.session.execution.handler import Columns, Handler, Needs, Types
 from headrace.session.execution.select import describe_query, frame_of, select
 from headrace.session.execution.snapshots import open_snapshot
 from headrace.session.names import BoundQuery, names_of
@@ -82,4 +82,4 @@ def query_plan(context: Context, bound: BoundQuery) -> list[str]:
     return [line for line in plan.splitlines() if line.strip()]
 
 
-HANDLERS: Final = (Handler(st.Select, run, describe, explain, plan, infer),)
+HANDLERS: Final = (Handler(st.Select, run, describe, explain, plan, infer, needs=Needs.READ),)

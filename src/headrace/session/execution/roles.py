@@ -21,7 +21,7 @@ from headrace.errors import (
 )
 from headrace.session.context import Context
 from headrace.session.execution.grants import check_droppable, granted_role, require_admin, role_meant
-from headrace.session.execution.handler import Handler
+from headrace.session.execution.handler import Handler, Needs
 from headrace.session.result import Notice, Result
 from headrace.session.roles import ROLES_SCHEMA, ROOT, Role, record_of
 from headrace.sql import statements as st
@@ -45,7 +45,7 @@ def create_role(context: Context, statement: st.CreateRole) -> Result:
     _create(context, role)
     if not rights.superuser:
         _let_in(context, rights.role_id, statement.name)
-    return Result("CREATE ROLE")
+    return Result(statement.tag)
 
 
 def _let_in(context: Context, maker: int, name: str) -> None:
@@ -78,7 +78,7 @@ def alter_role(context: Context, statement: st.AlterRole) -> Result:
     _check_alteration(context, name, record, statement)
     if record is None and statement.target is None:  # it is there without having been made
         _create(context, _changed(Role(ROOT), statement.options, context.zone))
-        return Result("ALTER ROLE")
+        return Result(statement.tag)
     if statement.target is not None:
         if name in (ROOT, context.user, context.role):
             raise InvalidParameter(
@@ -93,7 +93,7 @@ def alter_role(context: Context, statement: st.AlterRole) -> Result:
         return replace(found, name=statement.target or found.name, content=role.content)
 
     context.coordinator.alter_objects([record.id], altered, "was changed")
-    return Result("ALTER ROLE")
+    return Result(statement.tag)
 
 
 def _check_alteration(context: Context, name: str, record: ObjectRecord | None, statement: st.AlterRole) -> None:
@@ -137,7 +137,7 @@ def drop_role(context: Context, statement: st.DropRole) -> Result:
         found.append(record.id)
     if found:
         context.coordinator.drop(found)
-    return Result("DROP ROLE", notices=notices)
+    return Result(statement.tag, notices=notices)
 
 
 def _create(context: Context, role: Role) -> None:
@@ -172,7 +172,7 @@ def _verifier(password: str) -> str:
 
 
 HANDLERS: Final = (
-    Handler(st.CreateRole, create_role),
-    Handler(st.AlterRole, alter_role),
-    Handler(st.DropRole, drop_role),
+    Handler(st.CreateRole, create_role, needs=Needs.ROLES),
+    Handler(st.AlterRole, alter_role, needs=Needs.ROLES),
+    Handler(st.DropRole, drop_role, needs=Needs.ROLES),
 )

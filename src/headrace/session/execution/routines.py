@@ -19,7 +19,7 @@ from headrace.errors import (
 )
 from headrace.session import functions
 from headrace.session.context import Context
-from headrace.session.execution.handler import Handler
+from headrace.session.execution.handler import Handler, Needs
 from headrace.session.execution.owning import owned
 from headrace.session.introspection import is_catalog_function
 from headrace.session.names import kind_name, label, names_of
@@ -35,13 +35,12 @@ HEADS = [("Name", "string"), ("Arguments", "string"), ("Return Type", "string"),
 
 def create_function(context: Context, statement: st.CreateFunction) -> Result:
     """CREATE FUNCTION and CREATE AGGREGATE."""
-    tag = "CREATE AGGREGATE" if statement.aggregate else "CREATE FUNCTION"
     made = create(
         context, statement.name, lambda: functions.content_of(statement), statement.text,
         if_not_exists=statement.if_not_exists, or_replace=statement.or_replace,
     )  # fmt: skip
     notices = [] if made else [Notice(f'function "{statement.name}" already exists, skipping', "NOTICE", "42723")]
-    return Result(tag, notices=notices)
+    return Result(statement.tag, notices=notices)
 
 
 def create(
@@ -142,4 +141,4 @@ def described(context: Context, name: TableName) -> list[list[object]]:
     ]
 
 
-HANDLERS: Final = (Handler(st.CreateFunction, create_function),)
+HANDLERS: Final = (Handler(st.CreateFunction, create_function, needs=Needs.PROGRAM),)

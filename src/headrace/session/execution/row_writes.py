@@ -44,7 +44,8 @@ class RowPlan:
 
     name: TableName
     record: ObjectRecord
-    verb: str
+    tag: str
+    """What a client is told, before the number of rows."""
     letters: str
     """The privileges on the table that it takes."""
     make: Callable[[Values], RowOperation]
@@ -75,14 +76,14 @@ class RowPlan:
 
     def result(self, rows: Sequence[Row]) -> Result:
         """What the client is told of the rows that were written."""
-        count = f"INSERT 0 {len(rows)}" if self.verb == "INSERT" else f"{self.verb} {len(rows)}"
+        told = f"{self.tag} {len(rows)}"
         if self.returned is None:
-            return Result(count)
+            return Result(told)
         at = {c.name: (i, arrow_type(c.type)) for i, c in enumerate(self.record.columns)}
         places = [at[name] for name, _ in self.returned]
         arrays = [pa.array([row[i] for row in rows], kind) for i, kind in places]
         batch = pa.RecordBatch.from_arrays(arrays, names=[label for _, label in self.returned])
-        return Result(count, self.columns, iter([batch]))
+        return Result(told, self.columns, iter([batch]))
 
 
 def run_plan(context: Context, plan: RowPlan, texts: Sequence[str | None] = ()) -> Result:
@@ -158,8 +159,8 @@ def plan_rows(context: Context, statement: RowChange, types: Sequence[str | None
     except (NotScalar, DataError):
         return None  # an error is the engine's to tell, in its words
     letters = letters_of(statement)
-    words, types_found = statement.words, tuple(open_types)
-    return RowPlan(statement.table, record, words, letters, make, types_found, ignore, returned, context.zone)
+    tag, types_found = statement.tag, tuple(open_types)
+    return RowPlan(statement.table, record, tag, letters, make, types_found, ignore, returned, context.zone)
 
 
 def _insert(

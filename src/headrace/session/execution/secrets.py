@@ -10,7 +10,7 @@ from headrace.catalog.records import ObjectRecord
 from headrace.errors import InvalidParameter
 from headrace.session.context import Context
 from headrace.session.execution.existing import of_kind, taken
-from headrace.session.execution.handler import Handler
+from headrace.session.execution.handler import Handler, Needs
 from headrace.session.execution.owning import owned
 from headrace.session.names import names_of
 from headrace.session.result import Notice, Result
@@ -22,24 +22,24 @@ Naming = st.CreateSource | st.CreateSink | st.CreateTable | st.CreateConnection 
 
 def create_secret(context: Context, statement: st.CreateSecret) -> Result:
     """CREATE SECRET."""
-    found = taken(context, statement.name, statement.if_not_exists, "CREATE SECRET")
+    found = taken(context, statement)
     if found is not None:
         return found
     schema, now = statement.name.schema or names_of(context).schema, context.clock.now_ms()
     record = ObjectRecord(0, SecretContent(), schema, statement.name.name, definition=statement.text, created_ms=now)
     context.coordinator.create_secret(owned(context, record), statement.value)
-    return Result("CREATE SECRET")
+    return Result(statement.tag)
 
 
 def alter_secret(context: Context, statement: st.AlterSecret) -> Result:
     """ALTER SECRET: whoever uses it gets the new value when it is opened or asked the next time."""
     found = names_of(context).find(statement.name)
     if found is None and statement.if_exists:
-        return Result("ALTER SECRET", notices=[Notice(f'secret "{statement.name}" does not exist, skipping')])
+        return Result(statement.tag, notices=[Notice(f'secret "{statement.name}" does not exist, skipping')])
     record = of_kind(context, statement.name, SecretContent)
     context.rights.require_owner(record)
     context.coordinator.alter_secret(record.id, statement.value)
-    return Result("ALTER SECRET")
+    return Result(statement.tag)
 
 
 def named(context: Context, statement: Naming) -> dict[str, int]:
@@ -59,6 +59,6 @@ def dependencies(secrets: Mapping[str, int]) -> tuple[int, ...]:
 
 
 HANDLERS: Final = (
-    Handler(st.CreateSecret, create_secret),
-    Handler(st.AlterSecret, alter_secret),
+    Handler(st.CreateSecret, create_secret, needs=Needs.CREATE),
+    Handler(st.AlterSecret, alter_secret, needs=Needs.OWNER),
 )

@@ -24,6 +24,7 @@ from headrace.session.reading.planning import PlannedRead, plan_read, read_here
 from headrace.session.result import Notice, Result, ResultColumn, closing_if_possible
 from headrace.session.system.functions import localize
 from headrace.session.system.state import StateRelation
+from headrace.sql import statements as st
 from headrace.sql.query import Query
 
 if TYPE_CHECKING:
@@ -121,7 +122,7 @@ def _select(context: Context, query: Query) -> Result:
     answer = asked(context, query)
     if answer is not None:
         rows = _sized(context, iter(answer.rows.to_batches()))
-        return Result("SELECT", answer.columns, Stream(rows, lambda: None, context.check).start())
+        return Result(st.Select.told, answer.columns, Stream(rows, lambda: None, context.check).start())
     planned = plan_read(context, query)
     found = None if planned is None else read(context, planned, ())
     return _select_otherwise(context, query) if found is None else found
@@ -143,7 +144,7 @@ def _result(
     """The rows as a result that lets go of what the stack holds when they end."""
     notices = [Notice(text, "WARNING", "01000") for text in snapshot.notices] if snapshot is not None else []
     sized = _sized(context, _outrunnable(context, batches))
-    return Result("SELECT", columns, Stream(sized, stack.pop_all().close, context.check).start(), notices)
+    return Result(st.Select.told, columns, Stream(sized, stack.pop_all().close, context.check).start(), notices)
 
 
 def _select_otherwise(context: Context, query: Query) -> Result:
@@ -151,7 +152,7 @@ def _select_otherwise(context: Context, query: Query) -> Result:
     constant = constant_row(query, context.zone)
     if constant is not None:
         columns, row = constant
-        return Result("SELECT", columns, iter([row]))
+        return Result(st.Select.told, columns, iter([row]))
     bound = BoundQuery(query, names_of(context))
     with ExitStack() as stack:
         snapshot = open_snapshot(context, bound, stack)

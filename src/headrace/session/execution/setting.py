@@ -6,7 +6,7 @@ from typing import Final
 
 from headrace.session.context import Context
 from headrace.session.execution import cursors
-from headrace.session.execution.handler import Handler, InScript
+from headrace.session.execution.handler import Handler, InScript, Needs
 from headrace.session.execution.transacting import set_transaction
 from headrace.session.result import Notice, Result
 from headrace.session.variables import Variables
@@ -21,9 +21,9 @@ def set_variable(context: Context, statement: st.SetVariable) -> Result:
         return set_transaction(context, st.SetTransaction(read_only=value.is_on(statement.name)))
     if statement.local and context.transaction is None:
         warning = Notice("SET LOCAL can only be used in transaction blocks", "WARNING", "25P01")
-        return Result("SET", notices=[warning])
+        return Result(statement.tag, notices=[warning])
     context.variables.set(statement.name, statement.value, local=statement.local)
-    return Result("SET")
+    return Result(statement.tag)
 
 
 def reset(context: Context, statement: st.ResetVariable) -> Result:
@@ -32,14 +32,14 @@ def reset(context: Context, statement: st.ResetVariable) -> Result:
         context.variables.reset()
     else:
         context.variables.set(statement.name, None)
-    return Result("RESET")
+    return Result(statement.tag)
 
 
 def alter_system(context: Context, statement: st.AlterSystem) -> Result:
     """ALTER SYSTEM: takes effect at once, and holds over restarts."""
     context.rights.require_superuser("set parameters of the system")
     context.system.alter_system(statement.name, statement.value)
-    return Result("ALTER SYSTEM")
+    return Result(statement.tag)
 
 
 def discard(context: Context, statement: st.Discard) -> Result:
@@ -49,17 +49,18 @@ def discard(context: Context, statement: st.Discard) -> Result:
         context.variables.reset()
         context.statements.clear()
         cursors.close_all(context)
-    return Result(f"DISCARD {statement.what.upper()}")
+    return Result(statement.tag)
 
 
 HANDLERS: Final = (
-    Handler(st.SetVariable, set_variable),
-    Handler(st.ResetVariable, reset),
-    Handler(st.AlterSystem, alter_system, outside=lambda statement: "ALTER SYSTEM"),
+    Handler(st.SetVariable, set_variable, needs=Needs.NOTHING),
+    Handler(st.ResetVariable, reset, needs=Needs.NOTHING),
+    Handler(st.AlterSystem, alter_system, outside=lambda statement: "ALTER SYSTEM", needs=Needs.SUPERUSER),
     Handler(
         st.Discard,
         discard,
         script=InScript.COMMITS,
         outside=lambda statement: "DISCARD ALL" if statement.what == "all" else None,
+        needs=Needs.NOTHING,
     ),
 )

@@ -29,7 +29,7 @@ from headrace.errors import NotSupported
 from headrace.session.context import Context
 from headrace.session.defined import definition_of
 from headrace.session.execution import connections, routines
-from headrace.session.execution.handler import Columns, Handler, Types
+from headrace.session.execution.handler import Columns, Handler, Needs, Types
 from headrace.session.execution.rows import Heads, Rows, having, result_columns, rows_result
 from headrace.session.names import label, names_of
 from headrace.session.parts import is_part
@@ -49,7 +49,7 @@ def _matcher(pattern: str | None) -> Callable[[str], bool]:
 
 def show(context: Context, statement: st.Show) -> Result:
     """SHOW of lists, definitions and settings."""
-    return rows_result("SHOW", _show_heads(statement), _listing(statement).rows(context, statement))
+    return rows_result(statement.tag, _show_heads(statement), _listing(statement).rows(context, statement))
 
 
 def _show_heads(statement: st.Show) -> Heads:
@@ -270,7 +270,7 @@ def describe(context: Context, statement: st.Describe) -> Result:
         rows: Rows = routines.described(context, statement.name)
     else:
         rows = _columns(context, statement.name, lambda name: True)
-    return rows_result("DESCRIBE", _heads_of_described(statement), rows)
+    return rows_result(statement.tag, _heads_of_described(statement), rows)
 
 
 def _heads_of_described(statement: st.Describe) -> Heads:
@@ -292,11 +292,11 @@ def explain(context: Context, statement: st.Explain) -> Result:
         raise NotSupported(
             "EXPLAIN of this statement", hint="EXPLAIN takes a query, CREATE MATERIALIZED VIEW or CREATE SINK."
         )
-    return rows_result("EXPLAIN", _PLAN_HEADS, [[line] for line in lines()])
+    return rows_result(statement.tag, _PLAN_HEADS, [[line] for line in lines()])
 
 
 HANDLERS: Final = (
-    Handler(st.Show, show, _describe_show),
-    Handler(st.Describe, describe, _describe_described),
-    Handler(st.Explain, explain, having(_PLAN_HEADS)),
+    Handler(st.Show, show, _describe_show, needs=Needs.NOTHING),
+    Handler(st.Describe, describe, _describe_described, needs=Needs.NOTHING),
+    Handler(st.Explain, explain, having(_PLAN_HEADS), needs=Needs.STATEMENT),
 )

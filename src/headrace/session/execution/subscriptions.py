@@ -25,7 +25,7 @@ from headrace.errors import HeadraceError, InvalidParameter, ObjectMissing, Unde
 from headrace.session import cursors
 from headrace.session.context import Context
 from headrace.session.execution.copying import check_lists
-from headrace.session.execution.handler import Handler
+from headrace.session.execution.handler import Handler, Needs
 from headrace.session.execution.select import outrun
 from headrace.session.names import kind_name, label, names_of
 from headrace.session.result import Result, ResultColumn
@@ -286,16 +286,16 @@ def declare(context: Context, statement: st.DeclareSubscriptionCursor) -> Result
         )
     context.rights.require_in("U", found.schema)
     context.subscription_cursors.put(statement.name, SubscriptionCursor(context, statement, found))
-    return Result("DECLARE CURSOR")
+    return Result(statement.tag)
 
 
 def fetch(cursor: cursors.OpenSubscription, statement: st.FetchCursor) -> Result:
     """FETCH and MOVE of a cursor over a subscription."""
     rows = cursor.fetch(statement.direction, statement.count, statement.timeout_s)
     if statement.moves:
-        return Result(f"MOVE {sum(batch.num_rows for batch in rows)}")
+        return Result(statement.counted(sum(batch.num_rows for batch in rows)))
     first = next(rows, None)  # so that errors come up now, and what is waited for is here
-    return Result("FETCH", cursor.columns, _chain(first, rows))
+    return Result(statement.tag, cursor.columns, _chain(first, rows))
 
 
 def _chain(first: pa.RecordBatch | None, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -331,7 +331,7 @@ def copy_subscribe(context: Context, statement: st.CopySubscribe) -> Result:
     except BaseException:
         reader.close()
         raise
-    return Result("COPY", columns, _Followed(reader, columns, statement.progress), copy=statement.format)
+    return Result(statement.tag, columns, _Followed(reader, columns, statement.progress), copy=statement.format)
 
 
 class _Followed:
@@ -386,8 +386,8 @@ class _Followed:
 
 
 HANDLERS: Final = (
-    Handler(st.DeclareSubscriptionCursor, declare),
-    Handler(st.CopySubscribe, copy_subscribe),
+    Handler(st.DeclareSubscriptionCursor, declare, needs=Needs.READ),
+    Handler(st.CopySubscribe, copy_subscribe, needs=Needs.READ),
 )
 
 

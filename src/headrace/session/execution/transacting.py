@@ -8,26 +8,24 @@ from typing import Final, NamedTuple
 from headrace.coordinator.writes.requests import TransactionCommit
 from headrace.errors import NotSupported, SerializationFailure, TransactionError
 from headrace.session.context import Context
-from headrace.session.execution.handler import Handler, InScript, always
+from headrace.session.execution.handler import Handler, InScript, Needs, always
 from headrace.session.execution.in_transaction import end, explained, late_rows, opened
 from headrace.session.result import Notice, Ready, Result
 from headrace.sql import statements as st
-
-_SAVEPOINT_TAGS = {"set": "SAVEPOINT", "release": "RELEASE", "rollback": "ROLLBACK"}
 
 
 def begin(context: Context, statement: st.Begin) -> Result:
     """BEGIN. The transaction of a script becomes the client's own."""
     transaction = context.transaction
     if transaction is not None and not transaction.script:
-        return Result("BEGIN", notices=[Notice("there is already a transaction in progress", "WARNING", "25001")])
+        return Result(statement.tag, notices=[Notice("there is already a transaction in progress", "WARNING", "25001")])
     if context.on_standby and statement.read_only is False:
         raise _cannot_write()
     if transaction is not None:
         transaction.script = False
         if statement.read_only is not None:
             transaction.read_only = statement.read_only
-        return Result("BEGIN")
+        return Result(statement.tag)
     read_only = statement.read_only
     if read_only is None:
         read_only = context.variables.is_on("default_transaction_read_only")
@@ -35,7 +33,7 @@ def begin(context: Context, statement: st.Begin) -> Result:
         # For as long as it lasts: what was written since its snapshot is not known, should the server take over.
         read_only = True
     context.transaction = opened(context, read_only=read_only)
-    return Result("BEGIN")
+    return Result(statement.tag)
 
 
 def _cannot_write() -> NotSupported:
@@ -46,7 +44,7 @@ def commit(context: Context, statement: st.Statement) -> Result:
     """COMMIT: all that was written takes effect at once; a failed transaction is rolled back."""
     transaction = context.transaction
     if transaction is None:
-        return Result("COMMIT", notices=[Notice("there is no transaction in progress", "WARNING", "25P01")])
+        return Result(st.Commit.told, notices=[Notice("there is no transaction in progress", "WARNING", "25P01")])
     try:
         if not transaction.failed:
             for cursor in context.cursors.all():
@@ -59,7 +57,7 @@ def commit(context: Context, statement: st.Statement) -> Result:
         end(context)
     if outcome is not None:
         context.wrote(outcome.epoch)
-    return Result("ROLLBACK" if transaction.failed else "COMMIT", notices=late_rows(outcome))
+    return Result((st.Rollback if transaction.failed else st.Commit).told, notices=late_rows(outcome))
 
 
 class StartedCommit(NamedTuple):
@@ -87,7 +85,7 @@ class StartedCommit(NamedTuple):
         finally:
             end(context)
         context.wrote(outcome.epoch)
-        return Result("COMMIT", notices=[n for n in late_rows(outcome) if context.is_shown(n)])
+        return Result(st.Commit.told, notices=[n for n in late_rows(outcome) if context.is_shown(n)])
 
 
 BRACKETS: Final[Mapping[str, st.Statement]] = {
@@ -122,18 +120,18 @@ def start_commit(context: Context, statement: st.Commit) -> Result | StartedComm
 def rollback(context: Context, statement: st.Statement) -> Result:
     """ROLLBACK: what was to be written is forgotten."""
     if end(context) is None:
-        return Result("ROLLBACK", notices=[Notice("there is no transaction in progress", "WARNING", "25P01")])
-    return Result("ROLLBACK")
+        return Result(st.Rollback.told, notices=[Notice("there is no transaction in progress", "WARNING", "25P01")])
+    return Result(st.Rollback.told)
 
 
 def savepoint(context: Context, statement: st.Savepoint) -> Result:
     """SAVEPOINT, RELEASE and ROLLBACK TO."""
-    transaction, tag = context.transaction, _SAVEPOINT_TAGS[statement.action]
+    transaction = context.transaction
     if transaction is None or transaction.script:
-        raise TransactionError(f"{tag} can only be used in transaction blocks", sqlstate="25P01")
+        raise TransactionError(f"{statement.tag} can only be used in transaction blocks", sqlstate="25P01")
     if statement.action == "set":
         transaction.savepoints.append((statement.name, transaction.work.mark()))
-        return Result(tag)
+        return Result(statement.tag)
     at = next((i for i, s in reversed([*enumerate(transaction.savepoints)]) if s[0] == statement.name), None)
     if at is None:
         raise TransactionError(f'savepoint "{statement.name}" does not exist', sqlstate="3B001")
@@ -144,7 +142,7 @@ def savepoint(context: Context, statement: st.Savepoint) -> Result:
         for cursor in context.cursors.pop_those(lambda cursor: not cursor.held and cursor.depth >= at):
             cursor.close()
     del transaction.savepoints[at:]
-    return Result(tag)
+    return Result(statement.tag)
 
 
 def set_transaction(context: Context, statement: st.SetTransaction) -> Result:
@@ -162,13 +160,13 @@ def set_transaction(context: Context, statement: st.SetTransaction) -> Result:
         ):
             raise TransactionError("transaction read-write mode must be set before any query", sqlstate="25001")
         context.transaction.read_only = statement.read_only
-    return Result("SET")
+    return Result(st.SetTransaction.told)
 
 
 HANDLERS: Final = (
-    Handler(st.Begin, begin, start=begin),
-    Handler(st.Commit, commit, start=start_commit, script=InScript.ENDS, in_failed=always),
-    Handler(st.Rollback, rollback, start=rollback, script=InScript.ENDS, in_failed=always),
-    Handler(st.Savepoint, savepoint, in_failed=lambda statement: statement.action == "rollback"),
-    Handler(st.SetTransaction, set_transaction),
+    Handler(st.Begin, begin, start=begin, needs=Needs.NOTHING),
+    Handler(st.Commit, commit, start=start_commit, script=InScript.ENDS, in_failed=always, needs=Needs.NOTHING),
+    Handler(st.Rollback, rollback, start=rollback, script=InScript.ENDS, in_failed=always, needs=Needs.NOTHING),
+    Handler(st.Savepoint, savepoint, in_failed=lambda statement: statement.action == "rollback", needs=Needs.NOTHING),
+    Handler(st.SetTransaction, set_transaction, needs=Needs.NOTHING),
 )

@@ -20,7 +20,7 @@ from headrace.session.execution.ddl import (
     planned_text,
 )
 from headrace.session.execution.existing import taken
-from headrace.session.execution.handler import Handler
+from headrace.session.execution.handler import Handler, Needs
 from headrace.session.execution.select import describe
 from headrace.session.names import BoundQuery, names_of
 from headrace.session.result import Result
@@ -33,7 +33,7 @@ def create_view(context: Context, statement: st.CreateView) -> Result:
     """CREATE VIEW: its query is put in place of its name."""
     if statement.or_replace or statement.temporary:
         raise NotSupported("OR REPLACE and TEMPORARY views", hint="drop the view first")
-    found = taken(context, statement.name, statement.if_not_exists, "CREATE VIEW")
+    found = taken(context, statement)
     if found is not None:
         return found
     names = names_of(context)
@@ -43,15 +43,14 @@ def create_view(context: Context, statement: st.CreateView) -> Result:
     context.coordinator.create_relation(
         new_record(context, content, statement.name, columns, statement.text, (), {}, bound.dependencies())
     )
-    return Result("CREATE VIEW")
+    return Result(statement.tag)
 
 
 def create_materialized_view(context: Context, statement: st.CreateMaterializedView) -> Result:
     """CREATE MATERIALIZED VIEW; waits until it is filled unless `background_ddl` is on."""
-    tag = "CREATE MATERIALIZED VIEW"
     if statement.or_replace:
         raise NotSupported("OR REPLACE", hint="drop the view first")
-    found = taken(context, statement.name, statement.if_not_exists, tag)
+    found = taken(context, statement)
     if found is not None:
         return found
     bound = BoundQuery(localize(context, statement.query), names_of(context))
@@ -60,7 +59,7 @@ def create_materialized_view(context: Context, statement: st.CreateMaterializedV
     # What waits for windows to close needs the watermark that its joins pass on.
     if context.variables.is_on(unaligned.SETTING) and not statement.emit_on_window_close:
         unaligned.create(context, statement.name, text, statement.text, options, bound.dependencies(), create_planned)
-        return Result(tag)
+        return Result(statement.tag)
     create_planned(
         context,
         statement.name,
@@ -70,12 +69,12 @@ def create_materialized_view(context: Context, statement: st.CreateMaterializedV
         options,
         bound.dependencies(),
     )
-    return Result(tag)
+    return Result(statement.tag)
 
 
 def create_sink(context: Context, statement: st.CreateSink) -> Result:
     """CREATE SINK; waits until it has taken what there is already unless `background_ddl` is on."""
-    found = taken(context, statement.name, statement.if_not_exists, "CREATE SINK")
+    found = taken(context, statement)
     if found is not None:
         return found
     bound = sink_query(context, statement)
@@ -88,7 +87,7 @@ def create_sink(context: Context, statement: st.CreateSink) -> Result:
         context, statement.name, text, content, statement.text, given.options,
         (*bound.dependencies(), *given.needed), given.secrets,
     )  # fmt: skip
-    return Result("CREATE SINK")
+    return Result(statement.tag)
 
 
 def _create_sink_into(context: Context, statement: st.CreateSink, bound: BoundQuery) -> Result:
@@ -101,7 +100,7 @@ def _create_sink_into(context: Context, statement: st.CreateSink, bound: BoundQu
     create_planned(
         context, statement.name, text, content, statement.text, wanted.options, needed, planned=wanted.planned
     )
-    return Result("CREATE SINK")
+    return Result(statement.tag)
 
 
 def sink_query(context: Context, statement: st.CreateSink) -> BoundQuery:
@@ -153,7 +152,7 @@ def _explain_view(context: Context, statement: st.CreateMaterializedView) -> lis
 
 
 HANDLERS: Final = (
-    Handler(st.CreateView, create_view),
-    Handler(st.CreateMaterializedView, create_materialized_view, explain=_explain_view),
-    Handler(st.CreateSink, create_sink, explain=sink_plan),
+    Handler(st.CreateView, create_view, needs=Needs.CREATE),
+    Handler(st.CreateMaterializedView, create_materialized_view, explain=_explain_view, needs=Needs.CREATE),
+    Handler(st.CreateSink, create_sink, explain=sink_plan, needs=Needs.CREATE),
 )

@@ -15,6 +15,7 @@ from headrace.session.reading.planning import PlannedRead
 from headrace.session.reading.plans import ReadPlan, Steps
 from headrace.session.reading.running import constant_rows
 from headrace.session.result import Result, RowResult
+from headrace.sql import statements as st
 from headrace.sql.scalar import values_of
 
 _CHARS_AT_MOST: Final = 10_000
@@ -35,25 +36,25 @@ def read_at_once(context: Context, planned: PlannedRead, texts: Sequence[str | N
         return None
     values = values_of(texts, plan.types, context.zone) if texts else ()
     if plan.record is None:
-        return Result("SELECT", plan.columns, constant_rows(plan, values))
+        return Result(st.Select.told, plan.columns, constant_rows(plan, values))
     wanted = plan.wanted(values)
     if wanted is None:
-        return Result("SELECT", plan.columns)
+        return Result(st.Select.told, plan.columns)
     key = tuple([wanted[name] for name in plan.record.primary_key])
     row = context.coordinator.row_now(plan.record.id, key, context.reads.options())
     if isinstance(row, Later):
         return None
     if row is None:
-        return Result("SELECT", plan.columns)
+        return Result(st.Select.told, plan.columns)
     steps = plan.steps(values)
     if steps.offset or steps.limit == 0:
-        return Result("SELECT", plan.columns)
+        return Result(st.Select.told, plan.columns)
     if steps.rest is None and steps.copied is not None:
         places = plan.places
         found = tuple([row[places[i]] for i in steps.copied])
-        return RowResult("SELECT", plan.columns, _batch(plan, found), values=found)
+        return RowResult(st.Select.told, plan.columns, _batch(plan, found), values=found)
     computed = _computed(plan, steps, row)
-    return Result("SELECT", plan.columns, iter(()) if computed is None else iter((computed,)))
+    return Result(st.Select.told, plan.columns, iter(()) if computed is None else iter((computed,)))
 
 
 def _batch(plan: ReadPlan, values: Sequence[Any]) -> Iterator[pa.RecordBatch]:
