@@ -6,6 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+from postgast import pg_query_pb2 as pb
+from sqlglot.tokenizer_core import Token
+
 from headrace.errors import HeadraceError, InvalidParameter, NotSupported, SyntaxFault
 from headrace.sql import statements as st
 from headrace.sql.copying_files import copy_files, names_files
@@ -73,7 +76,7 @@ def copy(cursor: Cursor, inner: Inner) -> st.Statement:
     return st.CopyFrom(table, columns, found) if node.is_from else st.CopyTo(table, columns, None, found)
 
 
-def _subscribed(cursor: Cursor, tokens: Sequence[Any]) -> Cursor | None:
+def _subscribed(cursor: Cursor, tokens: Sequence[Token]) -> Cursor | None:
     """What stands within the brackets of `COPY (SUBSCRIBE ...)`; None for any other COPY."""
     stop = _closing(tokens)
     within = Cursor(cursor.sql, tokens[2:stop])
@@ -81,13 +84,13 @@ def _subscribed(cursor: Cursor, tokens: Sequence[Any]) -> Cursor | None:
     return within if found else None
 
 
-def _with_a_query(text: str, tokens: Sequence[Any]) -> str:
+def _with_a_query(text: str, tokens: Sequence[Token]) -> str:
     """The text with a query within the brackets that PostgreSQL's parser knows; what follows stays where it is."""
     low, high = tokens[2].start - tokens[0].start, tokens[_closing(tokens)].start - tokens[0].start
     return text[:low] + "SELECT 1".ljust(high - low) + text[high:]
 
 
-def _refuse(node: Any) -> None:
+def _refuse(node: pb.CopyStmt) -> None:
     if node.filename or node.is_program:
         raise NotSupported(
             "COPY to or from a program of the server is not supported",
@@ -97,7 +100,7 @@ def _refuse(node: Any) -> None:
         raise NotSupported("WHERE in COPY FROM is not supported", hint="Copy to another table, and INSERT from that.")
 
 
-def _closing(tokens: Sequence[Any]) -> int:
+def _closing(tokens: Sequence[Token]) -> int:
     """The place of the bracket that closes the one behind COPY."""
     depth = 0
     for i, token in enumerate(tokens):
@@ -110,7 +113,7 @@ def _closing(tokens: Sequence[Any]) -> int:
 # ---- options
 
 
-def _format(node: Any, parsed: ParsedStatement, start: int) -> CopyFormat:
+def _format(node: pb.CopyStmt, parsed: ParsedStatement, start: int) -> CopyFormat:
     given: dict[str, Any] = {}
     for item in node.options:
         option, position = item.def_elem, start + parsed.position(item.def_elem.location)
@@ -130,7 +133,7 @@ def _format(node: Any, parsed: ParsedStatement, start: int) -> CopyFormat:
     return CopyFormat(**{"form": form, **defaults, "escape": quote, **given})
 
 
-def _value(option: Any, is_from: bool, position: int) -> Any:
+def _value(option: pb.DefElem, is_from: bool, position: int) -> str | bool | tuple[str, ...]:
     name, kind = option.defname, option.arg.WhichOneof("node")
     if name == "header":
         return _header(option, is_from)
@@ -152,7 +155,7 @@ def _value(option: Any, is_from: bool, position: int) -> Any:
     raise SyntaxFault(f'option "{name}" not recognized', position=position)
 
 
-def _word(option: Any, kind: str) -> str:
+def _word(option: pb.DefElem, kind: str) -> str:
     arg = option.arg
     if kind == "string":
         return str(arg.string.sval)
@@ -165,14 +168,14 @@ def _word(option: Any, kind: str) -> str:
     raise SyntaxFault(f"{option.defname} requires a parameter")
 
 
-def _truth(option: Any, kind: str | None) -> bool:
+def _truth(option: pb.DefElem, kind: str | None) -> bool:
     word = "true" if kind is None else _word(option, kind).lower()
     if word not in _TRUE + _FALSE:
         raise SyntaxFault(f"{option.defname} requires a Boolean value")
     return word in _TRUE
 
 
-def _header(option: Any, is_from: bool) -> Literal["none", "line", "match"]:
+def _header(option: pb.DefElem, is_from: bool) -> Literal["none", "line", "match"]:
     kind = option.arg.WhichOneof("node")
     word = "true" if kind is None else _word(option, kind).lower()
     if word == "match":

@@ -9,7 +9,9 @@ Options are a name and a value, with or without a sign between them; a value may
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Final
+
+from sqlglot.tokenizer_core import Token
 
 from headrace.errors import NotSupported
 from headrace.sql import statements as st
@@ -20,7 +22,7 @@ _RENAMED: Final = {"null": "null_string"}
 _WORDS: Final = ("format", "compression")
 
 
-def names_files(cursor: Cursor, tokens: Sequence[Any], operand: int) -> bool:
+def names_files(cursor: Cursor, tokens: Sequence[Token], operand: int) -> bool:
     """Whether a COPY, whose operand ends before a token, says a place in quotes rather than STDIN or a program."""
     depth = 0
     for i in range(operand, len(tokens) - 1):
@@ -32,7 +34,7 @@ def names_files(cursor: Cursor, tokens: Sequence[Any], operand: int) -> bool:
 
 
 def copy_files(
-    cursor: Cursor, tokens: Sequence[Any], closing: int, inner: Callable[[Cursor], st.Statement]
+    cursor: Cursor, tokens: Sequence[Token], closing: int, inner: Callable[[Cursor], st.Statement]
 ) -> st.Statement:  # fmt: skip
     """Read such a COPY; `closing` is the place of the bracket that ends its query, where it has one."""
     at, query, table = Cursor(cursor.sql, tokens), None, None

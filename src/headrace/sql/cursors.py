@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal
+from typing import Final, Literal
+
+from postgast import pg_query_pb2 as pb
 
 from headrace.errors import NotSupported, SyntaxFault
 from headrace.sql import statements as st
@@ -19,7 +21,7 @@ _DIRECTIONS: Final[tuple[Literal["forward", "backward", "absolute", "relative"],
 )  # fmt: skip
 
 
-def _tree(cursor: Cursor) -> Any:
+def _tree(cursor: Cursor) -> pb.Node:
     """PostgreSQL's tree of what is left, which is not read yet."""
     tokens = cursor.tokens[cursor.at :]
     try:

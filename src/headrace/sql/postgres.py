@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib import import_module
-from typing import Any, Final
+from typing import Final
 
 from google.protobuf.message import DecodeError
 from postgast import PgQueryError, parse, scan
@@ -56,7 +56,7 @@ class Word:
 class ParsedStatement:
     """A statement's tree by PostgreSQL's parser, and what was cut out before."""
 
-    tree: Any
+    tree: pb.Node
     """A message of libpg_query: the statement's node."""
     source: bytes
     refused: tuple[tuple[str, int], ...] = ()

@@ -11,8 +11,8 @@ import hashlib
 import json
 import threading
 from functools import cached_property
-from typing import Any
 
+from py4j.java_gateway import JavaGateway, JVMView
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import DataType, StructType, _parse_datatype_json_string
 
@@ -61,8 +61,8 @@ class Bridge(PlanMaker):
         """Held while options of the session are set for a plan, until that is made."""
         for key, value in PLANNING_CONF.items():
             self.spark.conf.set(key, value)
-        jvm: Any = self.spark._jvm
-        gateway: Any = self.spark.sparkContext._gateway
+        jvm: JVMView = self.spark._jvm
+        gateway: JavaGateway = self.spark.sparkContext._gateway
         super().__init__(PartReader(gateway, jvm), self.spark._jsparkSession, jvm)
         self._jvm = jvm
         spark_package = jvm.org.apache.spark

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from functools import lru_cache
 from typing import Any, TypeVar
 
+from py4j.java_gateway import JavaObject
 from pyspark.sql.types import DataType, _parse_datatype_json_string
 
 from headrace.plan.catalyst.parts import Part, asked
@@ -37,7 +38,7 @@ class Expr(Part):
         return str(self._type.catalogString())
 
     @asked
-    def _type(self) -> Any:
+    def _type(self) -> JavaObject:
         return self.in_java.dataType()
 
     @asked
@@ -225,7 +226,7 @@ class Attribute(Named, kinds=("AttributeReference",)):
         """One like it, with an id of its own."""
         return self._with(self.in_java.newInstance())
 
-    def _with(self, java: Any) -> Attribute:
+    def _with(self, java: JavaObject) -> Attribute:
         return Attribute(java, self.reader, kind="AttributeReference")
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import reduce
-from typing import Any
 
+from py4j.java_gateway import JavaObject, JVMView
 from pyspark.sql import Column as SparkColumn
 
 from headrace.errors import NotSupported
@@ -17,7 +17,7 @@ from headrace.plan.catalyst.parts import Package, PartReader
 class ExpressionMaker:
     """Makes expressions in one classic Spark session."""
 
-    def __init__(self, reader: PartReader, session: Any, jvm: Any) -> None:
+    def __init__(self, reader: PartReader, session: JavaObject, jvm: JVMView) -> None:
         self._reader = reader
         self._session = session
         spark = jvm.org.apache.spark.sql
@@ -25,8 +25,8 @@ class ExpressionMaker:
         self._aggregates = Package(spark.catalyst.expressions.aggregate)
         self._optimizer = Package(spark.catalyst.optimizer)
         self._columns = Package(spark.classic.ExpressionUtils)
-        self._types: dict[str, Any] = {}
-        self._modes: dict[str, Any] = {}
+        self._types: dict[str, JavaObject] = {}
+        self._modes: dict[str, JavaObject] = {}
 
     # -- names and columns ---------------------------------------------------------------------------------------
 
@@ -94,19 +94,19 @@ class ExpressionMaker:
         """The unscaled value of a decimal of at most 18 digits, as bigint."""
         return self._made("UnscaledValue", decimal)
 
-    def _cast(self, expression: Expr, to: Any, mode: str = "ANSI") -> Expr:
+    def _cast(self, expression: Expr, to: JavaObject, mode: str = "ANSI") -> Expr:
         if expression._type.equals(to):
             return expression
         made = self._expressions.Cast(expression.in_java, to, self._reader.some("UTC"), self._mode(mode))
         return Expr(made, self._reader, kind="Cast", children=(expression,))
 
-    def _spelled(self, json: str) -> Any:
+    def _spelled(self, json: str) -> JavaObject:
         """Catalyst's type for the JSON of one."""
         if json not in self._types:
             self._types[json] = self._session.parseDataType(json)
         return self._types[json]
 
-    def _mode(self, name: str) -> Any:
+    def _mode(self, name: str) -> JavaObject:
         if name not in self._modes:
             self._modes[name] = getattr(self._expressions.module("EvalMode"), name)()
         return self._modes[name]

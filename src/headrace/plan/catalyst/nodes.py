@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
+
+from py4j.java_gateway import JavaObject
 
 from headrace.plan.catalyst.expressions import Attribute, Expr, Named
 from headrace.plan.catalyst.kinds import PythonCall, SortOrder
@@ -83,7 +85,7 @@ class Node(Part):
         for child in self.children:
             yield from child.walk()
 
-    def _attributes(self, sequence: Any) -> tuple[Attribute, ...]:
+    def _attributes(self, sequence: JavaObject) -> tuple[Attribute, ...]:
         return tuple(Attribute(java, self.reader, kind="AttributeReference") for java in self.reader.items(sequence))
 
 

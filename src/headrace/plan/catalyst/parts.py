@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Final, Generic, TypeVar, overload
 
-from py4j.java_gateway import is_instance_of
+from py4j.java_gateway import JavaGateway, JavaObject, JVMView, is_instance_of
 
 T = TypeVar("T")
 P = TypeVar("P", bound="Part")
@@ -54,15 +54,15 @@ def asked(find: Callable[[Any], T]) -> Asked[T]:
 class Package:
     """A package or an object of Java's of which each member is looked up once."""
 
-    def __init__(self, found: Any):
+    def __init__(self, found: JavaObject):
         self._found = found
-        self._modules: dict[str, Any] = {}
+        self._modules: dict[str, JavaObject] = {}
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> JavaObject:
         member = self.__dict__[name] = getattr(self._found, name)
         return member
 
-    def module(self, name: str) -> Any:
+    def module(self, name: str) -> JavaObject:
         """The singleton behind a Scala `object` of the package."""
         if name not in self._modules:
             self._modules[name] = getattr(getattr(self._found, name + "$"), "MODULE$")
@@ -72,7 +72,7 @@ class Package:
 class PartReader:
     """Reads the objects of one Java process as parts, and Scala's collections of them."""
 
-    def __init__(self, gateway: Any, jvm: Any) -> None:
+    def __init__(self, gateway: JavaGateway, jvm: JVMView) -> None:
         spark = jvm.org.apache.spark
         self._gateway = gateway
         self._class_name = spark.util.Utils.getFormattedClassName
@@ -80,32 +80,32 @@ class PartReader:
         self._list_of = jvm.java.util.List.of
         self._empty = self._to_seq([])
         self._some = jvm.scala.Some
-        self.none: Any = jvm.scala.Option.empty()
+        self.none: JavaObject = jvm.scala.Option.empty()
         """Scala's None."""
 
-    def kind(self, java: Any) -> str:
+    def kind(self, java: JavaObject) -> str:
         """The simple class name of one of Java's objects."""
         return str(self._class_name(java))
 
-    def part(self, java: Any, base: type[P]) -> P:
+    def part(self, java: JavaObject, base: type[P]) -> P:
         """An object of Java's as a part, of the class that is registered for its kind or else of `base`."""
         kind = self.kind(java)
         return Part.class_of(kind, base)(java, self, kind=kind)
 
-    def parts(self, sequence: Any, base: type[P]) -> tuple[P, ...]:
+    def parts(self, sequence: JavaObject, base: type[P]) -> tuple[P, ...]:
         """The elements of a Scala Seq as parts."""
         return tuple(self.part(java, base) for java in self.items(sequence))
 
-    def option(self, option: Any, base: type[P]) -> P | None:
+    def option(self, option: JavaObject, base: type[P]) -> P | None:
         """What a Scala Option holds as a part."""
         return None if option.isEmpty() else self.part(option.get(), base)
 
     @staticmethod
-    def items(sequence: Any) -> list[Any]:
+    def items(sequence: JavaObject) -> list[JavaObject]:
         """The elements of a Scala Seq."""
         return [sequence.apply(i) for i in range(sequence.size())]
 
-    def seq(self, items: Iterable[Any]) -> Any:
+    def seq(self, items: Iterable[object]) -> JavaObject:
         """A Scala Seq of parts, or of anything else."""
         found = [item.in_java if isinstance(item, Part) else item for item in items]
         if not found:
@@ -114,15 +114,15 @@ class PartReader:
             found = self._list_of(*found)  # one question to Java instead of one for each
         return self._to_seq(found)
 
-    def some(self, value: Any) -> Any:
+    def some(self, value: object) -> JavaObject:
         """Scala's Some(value)."""
         return self._some(value)
 
-    def some_or_none(self, part: Part | None) -> Any:
+    def some_or_none(self, part: Part | None) -> JavaObject:
         """Scala's Some of a part, or None."""
         return self.none if part is None else self._some(part.in_java)
 
-    def is_a(self, java: Any, class_name: str) -> bool:
+    def is_a(self, java: JavaObject, class_name: str) -> bool:
         """Whether an object of Java's is of a class, or of one that extends it."""
         return bool(is_instance_of(self._gateway, java, class_name))
 
@@ -130,7 +130,7 @@ class PartReader:
 class Part:
     """A node or an expression of a plan. Never changes."""
 
-    in_java: Any
+    in_java: JavaObject
     """The handle: Catalyst's own object. Nothing outside this package looks at it."""
     reader: PartReader
     _classes: ClassVar[dict[str, type[Part]]] = {}
@@ -139,7 +139,7 @@ class Part:
         """Register the class for kinds of Catalyst's objects."""
         Part._classes.update(dict.fromkeys(kinds, cls))
 
-    def __init__(self, java: Any, reader: PartReader, **known: Any) -> None:
+    def __init__(self, java: JavaObject, reader: PartReader, **known: object) -> None:
         """`known` are fields of which Java need not be asked."""
         self.__dict__.update(known, in_java=java, reader=reader)
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from py4j.java_gateway import JavaObject
 
 from headrace.plan.catalyst.names import stage_label
 from headrace.plan.catalyst.parts import PartReader
@@ -30,7 +32,7 @@ _KEEPING = (
 class JavaRows:
     """Rows that a physical plan computes, as an RDD of Java's; nothing runs yet."""
 
-    def __init__(self, java: Any) -> None:
+    def __init__(self, java: JavaObject) -> None:
         self.in_java = java
 
     @property
@@ -42,7 +44,7 @@ class JavaRows:
 class Physical:
     """A physical plan."""
 
-    def __init__(self, java: Any) -> None:
+    def __init__(self, java: JavaObject) -> None:
         self._java = java
 
     @property
@@ -69,7 +71,7 @@ class Physical:
         last: set[str] = set()
         tasks: dict[str, int] = {}
 
-        def visit(node: Any, followed: bool, at_end: bool) -> int | None:
+        def visit(node: JavaObject, followed: bool, at_end: bool) -> int | None:
             kind, label = str(node.nodeName()), None
             if "Exchange" in kind:
                 followed = at_end = False
@@ -88,7 +90,7 @@ class Physical:
         return PythonStages(tuple(sorted(inner)), tuple(sorted(last)), tasks)
 
 
-def _partitions(node: Any, kind: str, below: Sequence[int | None]) -> int | None:
+def _partitions(node: JavaObject, kind: str, below: Sequence[int | None]) -> int | None:
     """Of how many partitions the output of a physical node is, given those of its children; None if not known."""
     if "Exchange" in kind or kind == "Range":
         return int(node.outputPartitioning().numPartitions())

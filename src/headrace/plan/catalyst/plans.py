@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
+
+from py4j.java_gateway import JavaObject, JVMView
 
 from headrace.plan.catalyst.expressions import Attribute, Expr, named
 from headrace.plan.catalyst.kinds import PythonCall, WindowSpec
@@ -29,7 +31,7 @@ Change: TypeAlias = Callable[[Expr], Expr]
 class PlanMaker(ExpressionMaker):
     """Makes nodes, and their expressions."""
 
-    def __init__(self, reader: PartReader, session: Any, jvm: Any) -> None:
+    def __init__(self, reader: PartReader, session: JavaObject, jvm: JVMView) -> None:
         super().__init__(reader, session, jvm)
         catalyst = jvm.org.apache.spark.sql.catalyst
         self._logical = Package(catalyst.plans.logical)
@@ -175,7 +177,7 @@ class PlanMaker(ExpressionMaker):
                     made = self._logical.ArrowEvalPython(calls, added, child.in_java, node.in_java.evalType())
         return self._reader.part(made, Node), found
 
-    def _generate(self, like: Generate, generator: Expr, added: Sequence[Attribute], child: Node) -> Any:
+    def _generate(self, like: Generate, generator: Expr, added: Sequence[Attribute], child: Node) -> JavaObject:
         java = like.in_java
         return self._logical.Generate(
             generator.in_java, java.unrequiredChildIndex(), java.outer(), java.qualifier(), self._reader.seq(added),

@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import Any, cast
 
 import pyarrow as pa
+from py4j.java_gateway import JavaObject, JVMView
 from pyspark import SparkContext
 from pyspark.serializers import NoOpSerializer
 from pyspark.sql import DataFrame, SparkSession
@@ -43,7 +44,7 @@ def stream(frame: DataFrame) -> Iterator[pa.RecordBatch]:
     The first batch comes when all are computed, so that an error on any row comes before the first row. One
     partition at a time is in memory.
     """
-    jvm: Any = frame.sparkSession._jvm
+    jvm: JVMView = frame.sparkSession._jvm
     schema = to_arrow_schema(frame.schema, timezone="UTC")
     rdd = frame._jdf.toArrowBatchRdd()
     rdd.persist(jvm.org.apache.spark.storage.StorageLevel.MEMORY_AND_DISK_SER())
@@ -63,14 +64,14 @@ class LeafHold:
     over a leaf share is the function that makes its rows.
     """
 
-    def __init__(self, reference: Any) -> None:
+    def __init__(self, reference: JavaObject) -> None:
         """`reference` is Java's weak reference to that function."""
         self._reference = reference
 
     @classmethod
     def of(cls, leaf: DataFrame) -> LeafHold:
         """Look after the plans over a leaf."""
-        jvm: Any = leaf.sparkSession._jvm
+        jvm: JVMView = leaf.sparkSession._jvm
         function = leaf._jdf.queryExecution().analyzed().functionExpr().func()
         return cls(jvm.java.lang.ref.WeakReference(function))
 

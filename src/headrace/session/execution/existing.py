@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final, TypeAlias
 
 from headrace.catalog.contents import (
@@ -36,8 +35,8 @@ Creating: TypeAlias = (
     | st.CreateIndex | st.CreateSubscription | st.CreateSecret
 )  # fmt: skip
 """The statements that make something by a name that must be free."""
-_APART: Final[Mapping[type[st.Statement], str]] = {st.CreateSecret: "secret", st.CreateConnection: "connection"}
-"""Those that make no relation, and what they make."""
+_APART: Final = ("secret", "connection")
+"""What they make that is no relation."""
 
 
 def taken(context: Context, statement: Creating) -> Result | None:
@@ -50,8 +49,8 @@ def taken(context: Context, statement: Creating) -> Result | None:
     context.rights.require_new(schema)
     if state.object_named(schema, name.name) is None:
         return None
-    apart = _APART.get(type(statement))
-    what, error = ("relation", DuplicateTable) if apart is None else (apart, DuplicateObject)
+    made = statement.words.removeprefix("CREATE ").lower()
+    what, error = (made, DuplicateObject) if made in _APART else ("relation", DuplicateTable)
     if statement.if_not_exists:
         text = f'{what} "{name.name}" already exists, skipping'
         return Result(statement.words, notices=[Notice(text, "NOTICE", error.sqlstate)])

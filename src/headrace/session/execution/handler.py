@@ -70,7 +70,7 @@ class Needs(Enum):
     STATEMENT = "statement"
     """That of the statement which it is about."""
     READ = "read"
-    """SELECT on what it reads; of a subscription to use its schema."""
+    """SELECT on what it reads, or what it explains does; of a subscription to use its schema."""
     WRITE = "write"
     """The `privileges` that the record declares, on the table that it changes; and to read what it reads."""
     CREATE = "create"

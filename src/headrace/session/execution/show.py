@@ -298,5 +298,5 @@ def explain(context: Context, statement: st.Explain) -> Result:
 HANDLERS: Final = (
     Handler(st.Show, show, _describe_show, needs=Needs.NOTHING),
     Handler(st.Describe, describe, _describe_described, needs=Needs.NOTHING),
-    Handler(st.Explain, explain, having(_PLAN_HEADS), needs=Needs.STATEMENT),
+    Handler(st.Explain, explain, having(_PLAN_HEADS), needs=Needs.READ),
 )

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from typing import Any, Final
+from collections.abc import Iterator, Mapping, MutableSequence
+from typing import Final, TypeVar
 
+from google.protobuf.message import Message
 from postgast import parse
 from postgast import pg_query_pb2 as pb
 
 from headrace.errors import InvalidText
 
+M = TypeVar("M", bound=Message)
 _ELEMENT: Final = re.compile(r'"((?:[^"\\]|\\.)*)"|([^,"]+)', re.DOTALL)
 """An element of an array's literal: with quotes, or without."""
 
 
-def messages(message: Any, kind: type[Any], *, within_queries: bool = True) -> Iterator[Any]:
+def messages(message: Message, kind: type[M], *, within_queries: bool = True) -> Iterator[M]:
     """All messages of a kind."""
-    if type(message) is kind:
+    if isinstance(message, kind):
         yield message
     if type(message) is pb.SelectStmt and not within_queries:
         return
@@ -27,37 +29,37 @@ def messages(message: Any, kind: type[Any], *, within_queries: bool = True) -> I
                 yield from messages(part, kind, within_queries=within_queries)
 
 
-def expression(text: str) -> Any:
+def expression(text: str) -> pb.Node:
     """The node of an expression."""
     node = pb.Node()
     node.CopyFrom(parse(f"SELECT {text}").stmts[0].stmt.select_stmt.target_list[0].res_target.val)
     return node
 
 
-def put_parameters(tree: Any, values: dict[int, Any]) -> None:
+def put_parameters(tree: pb.Node, values: Mapping[int, pb.Node]) -> None:
     """Put nodes in the place of parameters."""
     for node in list(messages(tree, pb.Node)):
         if node.WhichOneof("node") == "param_ref":
             node.CopyFrom(values[node.param_ref.number])
 
 
-def put_in(parts: Any, *nodes: Any) -> None:
+def put_in(parts: MutableSequence[pb.Node], *nodes: pb.Node) -> None:
     """Put nodes in the place of all that a list has."""
     del parts[:]
     parts.extend(nodes)
 
 
-def identifier(text: str) -> Any:
+def identifier(text: str) -> pb.Node:
     """A part of a name."""
     return pb.Node(string=pb.String(sval=text))
 
 
-def number(value: int) -> Any:
+def number(value: int) -> pb.Node:
     """A number."""
     return expression(str(value))
 
 
-def literal(value: str | int | bool | list[str] | None) -> Any:
+def literal(value: str | int | bool | list[str] | None) -> pb.Node:
     """A value as a literal."""
     if value is None:
         return expression("NULL::text")
@@ -70,19 +72,19 @@ def literal(value: str | int | bool | list[str] | None) -> Any:
     return pb.Node(a_const=pb.A_Const(sval=pb.String(sval=value)))
 
 
-def call(name: str, *arguments: Any) -> Any:
+def call(name: str, *arguments: pb.Node) -> pb.Node:
     """A call of a function."""
     return pb.Node(func_call=pb.FuncCall(funcname=[identifier(name)], args=list(arguments)))
 
 
-def plus(node: Any, size: int) -> Any:
+def plus(node: pb.Node, size: int) -> pb.Node:
     """The sum of an expression and a number."""
     if not size:
         return node
     return pb.Node(a_expr=pb.A_Expr(kind=pb.AEXPR_OP, name=[identifier("+")], lexpr=node, rexpr=number(size)))
 
 
-def text_of(node: Any) -> str | None:
+def text_of(node: pb.Node) -> str | None:
     """The text of a literal; also of one with a cast to text."""
     while node.WhichOneof("node") == "type_cast" and node.type_cast.type_name.names[-1].string.sval in (
         "text", "varchar", "name"
@@ -93,7 +95,7 @@ def text_of(node: Any) -> str | None:
     return str(node.a_const.sval.sval)
 
 
-def constant_of(node: Any) -> str | int | bool | None:
+def constant_of(node: pb.Node) -> str | int | bool | None:
     """The value of a literal of any kind; None for what is none."""
     text = text_of(node)
     if text is not None:
@@ -107,7 +109,7 @@ def constant_of(node: Any) -> str | int | bool | None:
     return int(constant.ival.ival) if kind == "ival" else None
 
 
-def array_of(text: str) -> Any:
+def array_of(text: str) -> pb.Node:
     """The array that a literal spells."""
     inner = text.strip()
     if not (inner.startswith("{") and inner.endswith("}")) or "{" in inner[1:]:
@@ -123,7 +125,7 @@ def _element_of(match: re.Match[str]) -> str | None:
     return None if plain.upper() == "NULL" else plain.strip()
 
 
-def column_name(node: Any) -> str | None:
+def column_name(node: pb.Node) -> str | None:
     """The name of the column that an expression is; None for any other."""
     if node.WhichOneof("node") != "column_ref":
         return None
@@ -131,12 +133,12 @@ def column_name(node: Any) -> str | None:
     return str(last.string.sval) if last.HasField("string") else None
 
 
-def function_name(node: Any) -> str:
+def function_name(node: pb.Node) -> str:
     """The name of the function that an expression calls; empty for any other."""
     return str(node.func_call.funcname[-1].string.sval) if node.WhichOneof("node") == "func_call" else ""
 
 
-def type_name(node: Any) -> str:
+def type_name(node: pb.Node) -> str:
     """The last part of the type that a cast is to."""
     names = node.type_cast.type_name.names
     return str(names[-1].string.sval) if names else ""

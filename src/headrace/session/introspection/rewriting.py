@@ -10,8 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
+from google.protobuf.message import Message
 from postgast import deparse
 from postgast import pg_query_pb2 as pb
 
@@ -100,26 +101,26 @@ class Rewriter:
 
     # ---- walking
 
-    def _visit(self, message: Any) -> None:
+    def _visit(self, message: Message) -> None:
         """Rewrite a message's parts, and then itself."""
-        if type(message) is pb.SelectStmt:
+        if isinstance(message, pb.SelectStmt):
             self._refuse_clauses(message)
             self._series(message)
-        if type(message) is pb.Node:
+        if isinstance(message, pb.Node):
             self._replace(message)
         for descriptor, value in message.ListFields():
             if descriptor.type != descriptor.TYPE_MESSAGE:
                 continue
             for part in value if descriptor.is_repeated else (value,):
                 self._visit(part)
-        if type(message) is pb.Node:
+        if isinstance(message, pb.Node):
             self._rewrite(message)
-        elif type(message) is pb.RangeVar:
+        elif isinstance(message, pb.RangeVar):
             self._relation(message)
-        elif type(message) is pb.CommonTableExpr:
+        elif isinstance(message, pb.CommonTableExpr):
             message.ctename = f"{_QUERY}{message.ctename}"
 
-    def _replace(self, node: Any) -> None:
+    def _replace(self, node: pb.Node) -> None:
         """Rewrite what means something only as a whole, before its parts."""
         kind = node.WhichOneof("node")
         if kind == "range_function":
@@ -135,7 +136,7 @@ class Rewriter:
                     self._objects.append(f"{of}_oid")
                     node.CopyFrom(nodes.call(f"{of}_oid", inner.type_cast.arg))
 
-    def _rewrite(self, node: Any) -> None:
+    def _rewrite(self, node: pb.Node) -> None:
         kind = node.WhichOneof("node")
         rewrite = {
             "column_ref": self._column, "func_call": self._call, "type_cast": self._cast, "a_expr": self._operator,
@@ -147,23 +148,23 @@ class Rewriter:
         if rewrite is not None:
             rewrite(node)
 
-    def _refuse(self, node: Any) -> None:
+    def _refuse(self, node: pb.Node) -> None:
         raise NotSupported(f"{node.WhichOneof('node').replace('_', ' ')} in a query over the system catalogs")
 
     def _at(self, location: int) -> int:
         return self.parsed.position(location)
 
-    def _refuse_clauses(self, select: Any) -> None:
+    def _refuse_clauses(self, select: pb.SelectStmt) -> None:
         if select.locking_clause or select.HasField("into_clause"):
             what = "FOR UPDATE" if select.locking_clause else "INTO"
             raise NotSupported(f"{what} in a query over the system catalogs")
 
-    def _refuse_all_columns(self, tree: Any) -> None:
+    def _refuse_all_columns(self, tree: pb.Node) -> None:
         """`tableoid` is one of the columns here; in PostgreSQL it is none of those that `*` and NATURAL mean."""
         if any(nodes.messages(tree, pb.A_Star)) or any(j.is_natural for j in nodes.messages(tree, pb.JoinExpr)):
             raise NotSupported("tableoid beside * or NATURAL in a query over the system catalogs")
 
-    def _name_outputs(self, tree: Any) -> None:
+    def _name_outputs(self, tree: pb.Node) -> None:
         """Name the outputs as PostgreSQL does, which the rewritten expressions would not be."""
         for select in nodes.messages(tree, pb.SelectStmt):
             for item in select.target_list:
@@ -171,7 +172,7 @@ class Rewriter:
                 if not target.name and target.val.WhichOneof("node") != "column_ref":  # whose name is the same in both
                     target.name = output_name(target.val)
 
-    def _spell_vectors(self, select: Any) -> None:
+    def _spell_vectors(self, select: pb.SelectStmt) -> None:
         """What is sent of a vector is its elements with blanks between them."""
         for item in select.target_list:
             value = item.res_target.val
@@ -183,7 +184,7 @@ class Rewriter:
 
     # ---- relations and columns
 
-    def _relation(self, table: Any) -> None:
+    def _relation(self, table: pb.RangeVar) -> None:
         if not table.schemaname and table.relname in self._named:
             # By a name that nothing else has: where it is not in scope, it is not to mean a relation of DuckDB's.
             if not table.HasField("alias"):
@@ -200,14 +201,14 @@ class Rewriter:
         table.ClearField("schemaname")
         table.relname = table_name(*key)
 
-    def _column(self, node: Any) -> None:
+    def _column(self, node: pb.Node) -> None:
         fields = node.column_ref.fields
         if len(fields) > 2 and fields[0].string.sval in SCHEMAS:
             del fields[0]
         if fields[-1].string.sval == "tableoid":
             self.asks_for_tables = True
 
-    def _function_relation(self, node: Any) -> None:
+    def _function_relation(self, node: pb.Node) -> None:
         """A function in FROM: a series, an array's elements; or one that has no rows here."""
         relation = node.range_function
         for item in relation.functions:
@@ -226,7 +227,7 @@ class Rewriter:
                 node.CopyFrom(pb.Node(range_subselect=pb.RangeSubselect(subquery=subquery, alias=alias)))
                 return
 
-    def _series(self, select: Any) -> None:
+    def _series(self, select: pb.SelectStmt) -> None:
         """In SELECT lists DuckDB's series are arrays, whose elements PostgreSQL has as rows."""
         for item in select.target_list:
             for call in list(nodes.messages(item, pb.FuncCall, within_queries=False)):
@@ -244,7 +245,7 @@ class Rewriter:
 
     # ---- expressions
 
-    def _call(self, node: Any) -> None:
+    def _call(self, node: pb.Node) -> None:
         call = node.func_call
         schema = call.funcname[0].string.sval if len(call.funcname) > 1 else "pg_catalog"
         name = call.funcname[-1].string.sval
@@ -269,12 +270,12 @@ class Rewriter:
         else:
             nodes.put_in(call.funcname, nodes.identifier(NATIVE[name]))
 
-    def _macro(self, node: Any, name: str) -> None:
+    def _macro(self, node: pb.Node, name: str) -> None:
         self.macros.add(name)
         self.tables.update(MACROS[name].reads)
         nodes.put_in(node.func_call.funcname, nodes.identifier(macro_name(name)))
 
-    def _session_value(self, node: Any, name: str) -> None:
+    def _session_value(self, node: pb.Node, name: str) -> None:
         arguments = node.func_call.args
         if name == "set_config":
             raise NotSupported("set_config in a query over the system catalogs", hint="Use SET.")
@@ -283,7 +284,7 @@ class Rewriter:
             raise NotSupported(f"{name} of what is no literal in a query over the system catalogs")
         node.CopyFrom(nodes.literal(self.value_of(name, *given)))
 
-    def _privilege(self, node: Any, name: str) -> None:
+    def _privilege(self, node: pb.Node, name: str) -> None:
         """A superuser may do everything; of others a relation says what they may."""
         arguments = list(node.func_call.args)
         kind = _RIGHTS[name]
@@ -299,7 +300,7 @@ class Rewriter:
             raise NotSupported(f"{name} of a privilege that is no literal")
         node.CopyFrom(self._held(kind, user, arguments[0], wanted))
 
-    def _held(self, kind: str, user: str | None, subject: Any, wanted: str) -> Any:
+    def _held(self, kind: str, user: str | None, subject: pb.Node, wanted: str) -> pb.Node:
         condition = self.holds(kind, wanted)
         literal, reg = nodes.text_of(subject), _NAMED_BY.get(kind)
         if literal is not None and not literal.isdecimal() and reg is not None:
@@ -326,7 +327,7 @@ class Rewriter:
         nodes.put_parameters(query, {1: nodes.literal(role), 2: nodes.literal(kind), 3: found})
         return query
 
-    def _cast(self, node: Any) -> None:
+    def _cast(self, node: pb.Node) -> None:
         cast = node.type_cast
         names = [n.string.sval for n in cast.type_name.names]
         kind, is_array = names[-1], bool(cast.type_name.array_bounds)
@@ -365,7 +366,7 @@ class Rewriter:
         if kind.endswith("vector") and not is_array:
             cast.type_name.array_bounds.append(pb.Node(integer=pb.Integer(ival=-1)))
 
-    def _operator(self, node: Any) -> None:
+    def _operator(self, node: pb.Node) -> None:
         expression = node.a_expr
         name = expression.name[-1].string.sval if expression.name else ""
         nodes.put_in(expression.name, nodes.identifier(name))
@@ -401,17 +402,17 @@ class Rewriter:
                 f"operator {name} in a query over the system catalogs", position=self._at(expression.location)
             )
 
-    def _without_collation(self, node: Any) -> None:
+    def _without_collation(self, node: pb.Node) -> None:
         inner = pb.Node()
         inner.CopyFrom(node.collate_clause.arg)
         node.CopyFrom(inner)
 
-    def _value(self, node: Any) -> None:
+    def _value(self, node: pb.Node) -> None:
         name = output_name(node)
         if name in _SESSION:
             node.CopyFrom(nodes.literal(self.value_of(name)))
 
-    def _element(self, node: Any) -> None:
+    def _element(self, node: pb.Node) -> None:
         """An element of an array that begins with 0 is the next one of DuckDB's, which begin with 1."""
         for part in node.a_indirection.indirection:
             if part.HasField("a_indices"):
@@ -469,12 +470,12 @@ def asks_catalog(text: str) -> bool:
     return any(name.names[-1].string.sval in _OBJECTS for name in nodes.messages(tree, pb.TypeName) if name.names)
 
 
-def _is_vector(node: Any) -> bool:
+def _is_vector(node: pb.Node) -> bool:
     """Whether an expression is a column whose arrays begin with element 0."""
     return nodes.column_name(node) in _VECTORS
 
 
-def _liked(expression: Any, operator: str) -> Any:
+def _liked(expression: pb.A_Expr, operator: str) -> pb.Node:
     """LIKE with its escape, which is a backslash where none is given."""
     name = "ilike_escape" if expression.kind == pb.AEXPR_ILIKE else "like_escape"
     name = f"not_{name}" if operator.startswith("!") else name
@@ -484,7 +485,7 @@ def _liked(expression: Any, operator: str) -> Any:
     return nodes.call(name, expression.lexpr, *given)
 
 
-def _bounded_series(arguments: list[Any]) -> Any:
+def _bounded_series(arguments: list[pb.Node]) -> pb.Node:
     """A series as an array, which is held whole."""
     given = ", ".join(f"${i}" for i in range(1, len(arguments) + 1))
     made = nodes.expression(

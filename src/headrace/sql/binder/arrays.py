@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from headrace.sql.binder import types as t
 from headrace.sql.binder.coerce import common_type
-from headrace.sql.binder.reading import refuse
+from headrace.sql.binder.reading import Message, refuse
 from headrace.sql.binder.scope import Wrong
 from headrace.sql.binder.tree import Call, Constant, Expr
 from headrace.sql.binder.types import Type
 
 if TYPE_CHECKING:
+    from postgast import pg_query_pb2 as pb
+
     from headrace.sql.binder.expressions import Expressions
 
 
-def array(at: Expressions, message: Any, target: Type | None = None) -> Expr:
+def array(at: Expressions, message: pb.A_ArrayExpr, target: Type | None = None) -> Expr:
     """`ARRAY[...]`, as the type of a cast around it."""
     items = [at.bind(e) for e in message.elements]
     if any(i.type.is_array for i in items):
@@ -34,7 +36,7 @@ def array(at: Expressions, message: Any, target: Type | None = None) -> Expr:
     return Call(kind, f"CAST(array({holes}) AS {kind.spark})", values)
 
 
-def part_of(at: Expressions, found: Expr, part: Any, message: Any) -> Expr:
+def part_of(at: Expressions, found: Expr, part: pb.A_Indices, message: Message) -> Expr:
     """`a[low:high]`, each of them left out for the array's own bound."""
     low: Expr = Constant(t.INT4, "1")
     if part.HasField("lidx"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 from postgast import pg_query_pb2 as pb
 
@@ -20,7 +20,7 @@ from headrace.sql.binder.names import output_name
 from headrace.sql.binder.one_row import fetched_first
 from headrace.sql.binder.ordering import bound_limit, order_keys
 from headrace.sql.binder.own import canonical, comparable, one_of_equals
-from headrace.sql.binder.reading import NotBound, check, declare, inner, kind_of, refuse
+from headrace.sql.binder.reading import Nodes, NotBound, check, declare, inner, kind_of, refuse
 from headrace.sql.binder.recursion import declare_pending, recursive_query
 from headrace.sql.binder.relations import Relations
 from headrace.sql.binder.rows import sets_of
@@ -127,7 +127,7 @@ class Binder:
             refuse("a query without columns")
         return found
 
-    def query(self, node: Any, outer: Scope | None) -> Query:
+    def query(self, node: pb.Node | pb.SelectStmt, outer: Scope | None) -> Query:
         """A query of its own, which sees the names of those around it."""
         before, self.local = self.local, set()
         try:
@@ -135,7 +135,7 @@ class Binder:
         finally:
             self.local = before
 
-    def _query(self, message: Any, scope: Scope) -> Query:
+    def _query(self, message: pb.SelectStmt, scope: Scope) -> Query:
         if message.HasField("with_clause"):
             self.with_clause(message.with_clause, scope)
         for lock in message.locking_clause:
@@ -146,7 +146,7 @@ class Binder:
             return self._values(message, scope)
         return self._select(message, scope)
 
-    def with_clause(self, message: Any, scope: Scope) -> None:
+    def with_clause(self, message: pb.WithClause, scope: Scope) -> None:
         """Put the CTEs of a WITH clause in sight."""
         if message.recursive:
             declare_pending(inner(message).ctes, scope)
@@ -158,7 +158,7 @@ class Binder:
                 refuse("INSERT, UPDATE or DELETE in WITH", cte)
             scope.ctes[cte.ctename] = self._cte(cte, scope, message.recursive)
 
-    def _cte(self, cte: Any, scope: Scope, recursive: bool) -> Query:
+    def _cte(self, cte: pb.CommonTableExpr, scope: Scope, recursive: bool) -> Query:
         query = recursive_query(self, cte, scope) if recursive else None
         if query is None:
             query = self.query(cte.ctequery, scope)
@@ -172,7 +172,7 @@ class Binder:
 
     # ---- SELECT
 
-    def _select(self, message: Any, scope: Scope) -> Query:
+    def _select(self, message: pb.SelectStmt, scope: Scope) -> Query:
         source = Relations(self, scope).source(message.from_clause)
         targets = Expressions(self, scope, "SELECT", aggregates=True, windows=True)
         targets.named_windows = {inner(w).name: inner(w) for w in message.window_clause}
@@ -218,7 +218,7 @@ class Binder:
             return with_total(self, select)
         return with_ties(self, select) if message.limit_option == pb.LIMIT_OPTION_WITH_TIES else select
 
-    def _distinct(self, message: Any, outputs: Sequence[Output], scope: Scope) -> tuple[list[Expr], bool]:
+    def _distinct(self, message: pb.SelectStmt, outputs: Sequence[Output], scope: Scope) -> tuple[list[Expr], bool]:
         """The expressions of DISTINCT ON, and whether there is a plain DISTINCT."""
         nodes = [node for node in message.distinct_clause if node.WhichOneof("node") is not None]
         keys = [group_value(self, node, outputs, scope) for node in nodes]
@@ -232,7 +232,7 @@ class Binder:
             refuse("DISTINCT ON of a grouped query")
         return first_of_each(self, select, keys)
 
-    def outputs(self, nodes: Any, at: Expressions) -> list[Output]:
+    def outputs(self, nodes: Nodes, at: Expressions) -> list[Output]:
         """The columns that a list of targets makes."""
         outputs: list[Output] = []
         for node in nodes:
@@ -246,7 +246,7 @@ class Binder:
             outputs.append(Output(target.name or output_name(target.val), value))
         return outputs
 
-    def _star(self, message: Any, scope: Scope) -> list[Output]:
+    def _star(self, message: pb.ColumnRef, scope: Scope) -> list[Output]:
         names = [f.string.sval for f in message.fields[:-1]]
         if not names:
             items = [item for item in scope.items if item.open]
@@ -263,7 +263,7 @@ class Binder:
 
     # ---- VALUES and set operations
 
-    def _values(self, message: Any, scope: Scope) -> Query:
+    def _values(self, message: pb.SelectStmt, scope: Scope) -> Query:
         at = Expressions(self, scope, "VALUES")
         rows = [[at.bind(cell) for cell in inner(row).items] for row in message.values_lists]
         width = len(rows[0])
@@ -276,13 +276,13 @@ class Binder:
         limit, offset = bound_limit(self, message)
         return Values(names, tuple(types), order, limit, offset, cells)
 
-    def _output_order(self, message: Any, names: Sequence[str], types: Sequence[Type]) -> tuple[SortKey, ...]:
+    def _output_order(self, message: pb.SelectStmt, names: Sequence[str], types: Sequence[Type]) -> tuple[SortKey, ...]:
         outputs = [Output(n, Call(k, "?", ())) for n, k in zip(names, types, strict=True)]
         if not message.sort_clause:
             return ()
         return order_keys(self, message.sort_clause, outputs, None, False)
 
-    def _set_operation(self, message: Any, scope: Scope) -> Query:
+    def _set_operation(self, message: pb.SelectStmt, scope: Scope) -> Query:
         operator = _SETS[message.op]
         left, right = (self.branch(m, scope) for m in (message.larg, message.rarg))
         if len(left.types) != len(right.types):
@@ -307,7 +307,7 @@ class Binder:
         source = Derived(number, query, names, False)
         return Select(query.names, query.types, (), None, None, outputs, source, None, (), "", None, False)
 
-    def branch(self, message: Any, scope: Scope) -> Query:
+    def branch(self, message: pb.SelectStmt, scope: Scope) -> Query:
         """One side of a set operation."""
         before, self.local = self.local, set()
         try:

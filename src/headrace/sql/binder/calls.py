@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from headrace.sql.binder import types as t
 from headrace.sql.binder.catalogue import numbers
@@ -17,7 +17,7 @@ from headrace.sql.binder.coerce import coerce, to_common
 from headrace.sql.binder.frames import frame
 from headrace.sql.binder.overloads import FORBIDDEN, arguments_for, chosen, undefined
 from headrace.sql.binder.own import canonical, comparable, sortable
-from headrace.sql.binder.reading import declare, inner, kind_of, place, refuse, strings
+from headrace.sql.binder.reading import Message, Nodes, declare, inner, kind_of, place, refuse, strings
 from headrace.sql.binder.routines import routine_call
 from headrace.sql.binder.rows import SETS, has_columns
 from headrace.sql.binder.scope import Wrong
@@ -27,6 +27,8 @@ from headrace.sql.binder.types import Type
 from headrace.sql.binder.world import Routine
 
 if TYPE_CHECKING:
+    from postgast import pg_query_pb2 as pb
+
     from headrace.sql.binder.expressions import Expressions
 
 declare("FuncCall", "funcname args agg_order agg_filter over agg_star agg_distinct agg_within_group funcformat")
@@ -39,7 +41,7 @@ _SAME_WITH_DISTINCT = frozenset({
 """Aggregates that take values of which there are several once, or that have DISTINCT in another way."""
 
 
-def call_function(at: Expressions, message: Any) -> Expr:
+def call_function(at: Expressions, message: pb.FuncCall) -> Expr:
     """A call of any kind."""
     names = strings(message.funcname)
     if len(names) > 1 and names[0] == SPARK:
@@ -69,7 +71,7 @@ def call_function(at: Expressions, message: Any) -> Expr:
     return at.called(name, [at.bind(arg) for arg in message.args], message)
 
 
-def _created(at: Expressions, routine: Routine, message: Any) -> Expr:
+def _created(at: Expressions, routine: Routine, message: pb.FuncCall) -> Expr:
     """A function that a user has created."""
     if message.agg_star:
         refuse(f"{routine.name}(*)", message)
@@ -85,7 +87,7 @@ def _created(at: Expressions, routine: Routine, message: Any) -> Expr:
     return made
 
 
-def _of_session(at: Expressions, name: str, message: Any) -> Expr:
+def _of_session(at: Expressions, name: str, message: pb.FuncCall) -> Expr:
     """What the session answers."""
     world = at.binder.world
     if name not in ("current_setting", "current_schemas"):
@@ -103,7 +105,7 @@ SPARK: Final = "spark"
 """The schema by which Spark's own functions are called, right inside of a cast that says what type they return."""
 
 
-def spark_call(at: Expressions, message: Any, target: Type) -> Expr:
+def spark_call(at: Expressions, message: pb.FuncCall, target: Type) -> Expr:
     """`spark.f(...)::type`: a function of Spark's, with Spark's meaning."""
     names = strings(message.funcname)
     extras = ("agg_order", "agg_filter", "agg_distinct", "agg_star", "over", "agg_within_group", "func_variadic")
@@ -119,12 +121,12 @@ def spark_call(at: Expressions, message: Any, target: Type) -> Expr:
 # ---- aggregates
 
 
-def _aggregate(at: Expressions, name: str, message: Any) -> Expr:
+def _aggregate(at: Expressions, name: str, message: pb.FuncCall) -> Expr:
     arguments, order, where = _aggregated(at, message)
     return _made(name, arguments, order, where, message)
 
 
-def _aggregated(at: Expressions, message: Any) -> tuple[list[Expr], tuple[SortKey, ...], Expr | None]:
+def _aggregated(at: Expressions, message: pb.FuncCall) -> tuple[list[Expr], tuple[SortKey, ...], Expr | None]:
     """Arguments, order and filter of an aggregate."""
     if not at.aggregates or at.inside:
         what = "aggregate function calls cannot be nested" if at.inside else (
@@ -143,7 +145,7 @@ def _aggregated(at: Expressions, message: Any) -> tuple[list[Expr], tuple[SortKe
     return arguments, order, where
 
 
-def _require_local(at: Expressions, found: Sequence[Expr], message: Any) -> None:
+def _require_local(at: Expressions, found: Sequence[Expr], message: Message) -> None:
     """An aggregate over columns of a query around belongs to that."""
     columns = [c for e in found for c in walk(e) if isinstance(c, Column)]
     if columns and not any(c.relation in at.binder.local for c in columns):
@@ -151,7 +153,7 @@ def _require_local(at: Expressions, found: Sequence[Expr], message: Any) -> None
 
 
 def _made(
-    name: str, arguments: Sequence[Expr], order: tuple[SortKey, ...], where: Expr | None, message: Any
+    name: str, arguments: Sequence[Expr], order: tuple[SortKey, ...], where: Expr | None, message: pb.FuncCall
 ) -> Expr:  # fmt: skip
     if message.agg_star:
         if name != "count":
@@ -208,7 +210,7 @@ def _joined(text: Expr, delimiter: Expr, distinct: bool, order: tuple[SortKey, .
 
 
 def _entry(
-    known: dict[str, list[AggregateEntry]], name: str, arguments: Sequence[Expr], message: Any
+    known: dict[str, list[AggregateEntry]], name: str, arguments: Sequence[Expr], message: Message
 ) -> tuple[AggregateEntry, list[Expr]]:
     overloads = known.get(name)
     given = [a.type for a in arguments]
@@ -218,7 +220,7 @@ def _entry(
     return overloads[found[0]], arguments_for(found[1], arguments)
 
 
-def _ordered_set(at: Expressions, name: str, message: Any) -> Expr:
+def _ordered_set(at: Expressions, name: str, message: pb.FuncCall) -> Expr:
     counts = {"percentile_cont": 1, "percentile_disc": 1, "mode": 0}
     if len(message.args) != counts.get(name) or len(message.agg_order) != 1 or not at.aggregates or at.inside:
         refuse(f"this {name}", message)
@@ -258,7 +260,7 @@ def _of_sorted(name: str, share: Expr, key: SortKey, where: Expr | None) -> Expr
     return Call(kind, form.replace("{1}", f"sort_array({{1}}, {not key.descending})", 1), (share, rows))
 
 
-def sort_keys(at: Expressions, clause: Any) -> tuple[SortKey, ...]:
+def sort_keys(at: Expressions, clause: Nodes) -> tuple[SortKey, ...]:
     """The keys of an ORDER BY inside of an expression."""
     return tuple(sort_key(at.known(inner(item).node), item) for item in clause)
 
@@ -266,7 +268,7 @@ def sort_keys(at: Expressions, clause: Any) -> tuple[SortKey, ...]:
 declare("SortBy", "node sortby_dir sortby_nulls")
 
 
-def sort_key(value: Expr, item: Any, output: int | None = None, distinct: bool = False) -> SortKey:
+def sort_key(value: Expr, item: pb.Node, output: int | None = None, distinct: bool = False) -> SortKey:
     """A key with PostgreSQL's defaults: nulls are larger than everything.
 
     `distinct` says that it is an output of which equal values are the same.
@@ -290,7 +292,7 @@ def sort_key(value: Expr, item: Any, output: int | None = None, distinct: bool =
 # ---- windows
 
 
-def _windowed(at: Expressions, name: str, message: Any) -> Expr:
+def _windowed(at: Expressions, name: str, message: pb.FuncCall) -> Expr:
     if not at.windows or at.inside:
         raise Wrong(f"window functions are not allowed in {at.clause}", "42P20", message.location)
     arguments = [at.bind(arg) for arg in message.args]
@@ -315,7 +317,7 @@ def _windowed(at: Expressions, name: str, message: Any) -> Expr:
     return Over(function.type, function, partition, order, "" if ranks else frame)
 
 
-def _without_filter(made: Expr, message: Any) -> Expr:
+def _without_filter(made: Expr, message: Message) -> Expr:
     """An aggregate over a window without its FILTER: Spark loses the window of one that lets nothing pass."""
     if isinstance(made, Call):
         return replace(made, arguments=tuple(_without_filter(a, message) for a in made.arguments))
@@ -333,7 +335,7 @@ def _passing(where: Expr, value: Expr) -> Expr:
     return Call(value.type, "CASE WHEN {0} THEN {1} END", (where, value))
 
 
-def _window(at: Expressions, name: str, message: Any) -> tuple[tuple[Expr, ...], tuple[SortKey, ...], str]:
+def _window(at: Expressions, name: str, message: pb.FuncCall) -> tuple[tuple[Expr, ...], tuple[SortKey, ...], str]:
     """What OVER says: partition, order and frame."""
     if not at.windows or at.inside:
         raise Wrong(f"window functions are not allowed in {at.clause}", "42P20", message.location)

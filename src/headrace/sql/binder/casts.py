@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from headrace.sql.binder import types as t
 from headrace.sql.binder.arrays import array
@@ -15,13 +15,15 @@ from headrace.sql.binder.tree import Constant, Expr
 from headrace.sql.binder.typenames import interval_unit, named_type
 
 if TYPE_CHECKING:
+    from postgast import pg_query_pb2 as pb
+
     from headrace.sql.binder.expressions import Expressions
 
 _NUMBER: Final = re.compile(r"\s*[+-]?\d+\s*", re.ASCII)
 _YEARS: Final = re.compile(r"\s*[+-]?\d+-\d+\s*", re.ASCII)
 
 
-def cast(at: Expressions, message: Any) -> Expr:
+def cast(at: Expressions, message: pb.TypeCast) -> Expr:
     """`CAST(x AS type)`, `x::type` and `type 'text'`."""
     unit = interval_unit(message.type_name)
     if unit is not None:
@@ -39,7 +41,7 @@ def cast(at: Expressions, message: Any) -> Expr:
     return at.converted(found, target, message, "explicit")
 
 
-def _interval(at: Expressions, message: Any, unit: str) -> Expr:
+def _interval(at: Expressions, message: pb.TypeCast, unit: str) -> Expr:
     """`INTERVAL '2' DAY`."""
     found = at.bind(message.arg)
     if not isinstance(found, Constant) or found.text is None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from postgast import pg_query_pb2 as pb
+
 from headrace.common.zones import UTC, Zone
 from headrace.errors import DatatypeMismatch, HeadraceError
 from headrace.sql.binder import types as t
@@ -12,7 +14,7 @@ from headrace.sql.binder import zones
 from headrace.sql.binder.bind import Binder, BindingContext, reporting
 from headrace.sql.binder.coerce import plain
 from headrace.sql.binder.expressions import Expressions
-from headrace.sql.binder.reading import NotBound, check, declare, inner, kind_of, refuse
+from headrace.sql.binder.reading import Nodes, NotBound, check, declare, inner, kind_of, refuse
 from headrace.sql.binder.relations import Relations
 from headrace.sql.binder.scope import Item, Scope, Wrong
 from headrace.sql.binder.tree import Constant, Expr, Join, Output, Query, Relation, Select, SetOperation
@@ -84,7 +86,7 @@ def _inserted(binder: Binder, parsed: ParsedStatement, change: QueryWanted) -> Q
     return binder.query(message.select_stmt, scope)
 
 
-def _returned(binder: Binder, message: Any) -> Query:
+def _returned(binder: Binder, message: pb.InsertStmt | pb.UpdateStmt | pb.DeleteStmt) -> Query:
     """The rows of the table as RETURNING shows them."""
     scope = Scope()
     source, items = Relations(binder, scope).table(check(message.relation))
@@ -103,19 +105,19 @@ class _Rows:
         self._change = change
         self._kinds = [_kind(spark) for spark in change.types]
 
-    def query(self, message: Any) -> Query:
+    def query(self, message: pb.InsertStmt) -> Query:
         """All rows."""
         rows = inner(message.select_stmt).values_lists
         return self._united([self._row(inner(row).items) for row in rows])
 
-    def _row(self, cells: Any) -> Select:
+    def _row(self, cells: Nodes) -> Select:
         if len(cells) > len(self._kinds):
             raise Wrong("INSERT has more expressions than target columns", "42601", None)
         outputs = tuple(Output(f"column{i + 1}", self._cell(cell, i)) for i, cell in enumerate(cells))
         types = tuple(o.value.type for o in outputs)
         return Select(tuple(o.name for o in outputs), types, (), None, None, outputs, None, None, (), "", None, False)
 
-    def _cell(self, node: Any, at: int) -> Expr:
+    def _cell(self, node: pb.Node, at: int) -> Expr:
         name, kind = self._change.columns[at], self._kinds[at]
         if kind_of(node) == "SetToDefault":
             return default_of(self._binder, dict(self._change.defaults).get(name), kind, name, self._change.zone)
@@ -162,17 +164,16 @@ class _Changed:
         self._change = change
         self._scope = Scope()
 
-    def query(self, message: Any) -> Query:
+    def query(self, message: pb.UpdateStmt | pb.DeleteStmt) -> Query:
         """The query of a statement."""
         relations = Relations(self._binder, self._scope)
         source, items = relations.table(check(message.relation))
         self._scope.items.extend(items)
         target = items[0]
-        updates = self._change.kind == "update"
-        others = relations.source(message.from_clause if updates else message.using_clause)
+        others = relations.source(message.from_clause if isinstance(message, pb.UpdateStmt) else message.using_clause)
         whole: Relation = source if others is None else Join("CROSS JOIN", source, others, None)
         outputs = [Output(name, self._old(target, name)) for name in self._change.columns]
-        if updates:
+        if isinstance(message, pb.UpdateStmt):
             outputs += self._assigned(message.target_list, target)
         where = None
         if message.HasField("where_clause"):
@@ -186,7 +187,7 @@ class _Changed:
             raise NotBound(f"the column {name}")
         return found[0]
 
-    def _assigned(self, nodes: Any, target: Item) -> list[Output]:
+    def _assigned(self, nodes: Nodes, target: Item) -> list[Output]:
         outputs: list[Output] = []
         for node in nodes:
             item = inner(node)
@@ -198,7 +199,7 @@ class _Changed:
             outputs.append(Output(f"__new_{item.name}", self._value(item, found[0].type)))
         return outputs
 
-    def _value(self, item: Any, kind: Type) -> Expr:
+    def _value(self, item: pb.ResTarget, kind: Type) -> Expr:
         node = item.val
         if kind_of(node) == "MultiAssignRef":
             part = inner(node)
@@ -212,7 +213,7 @@ class _Changed:
         return stored(at, at.bind(node), kind, item.name, node)
 
 
-def stored(at: Expressions, value: Expr, kind: Type, name: str, node: Any) -> Expr:
+def stored(at: Expressions, value: Expr, kind: Type, name: str, node: pb.Node) -> Expr:
     """A value as an assignment to a column stores it. Raises `DatatypeMismatch`."""
     if kind.category == "?" or kind.name == "record":
         if value.type.spark == kind.spark:

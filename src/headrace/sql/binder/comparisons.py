@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from postgast import pg_query_pb2 as pb
 
@@ -11,7 +11,7 @@ from headrace.sql.binder import types as t
 from headrace.sql.binder.catalogue import likes, patterns
 from headrace.sql.binder.coerce import coerce
 from headrace.sql.binder.own import calls_kernel
-from headrace.sql.binder.reading import inner, kind_of, place, refuse, strings
+from headrace.sql.binder.reading import Message, inner, kind_of, place, refuse, strings
 from headrace.sql.binder.scope import Wrong
 from headrace.sql.binder.spans import let
 from headrace.sql.binder.sublinks import query_in_expression
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from headrace.sql.binder.expressions import Expressions
 
 
-def rows(at: Expressions, symbol: str, message: Any) -> Expr:
+def rows(at: Expressions, symbol: str, message: pb.A_Expr) -> Expr:
     """`(a, b) = (c, d)`, `(a, b) < (c, d)`."""
     left, right = (inner(m).args for m in (message.lexpr, message.rexpr))
     if len(left) != len(right):
@@ -35,7 +35,7 @@ def rows(at: Expressions, symbol: str, message: Any) -> Expr:
     return conjunction("AND" if symbol == "=" else "OR", parts)
 
 
-def _ordered(at: Expressions, symbol: str, pairs: Sequence[tuple[Expr, Expr]], message: Any) -> Expr:
+def _ordered(at: Expressions, symbol: str, pairs: Sequence[tuple[Expr, Expr]], message: Message) -> Expr:
     """The first pair of which the two are not equal decides; a null in front of it leaves it open."""
     (left, right), *rest = pairs
     if not rest:
@@ -45,7 +45,7 @@ def _ordered(at: Expressions, symbol: str, pairs: Sequence[tuple[Expr, Expr]], m
     return Call(t.BOOL, "CASE WHEN {0} THEN {1} ELSE {2} END", (equal, _ordered(at, symbol, rest, message), decided))
 
 
-def distinct(at: Expressions, message: Any) -> Expr:
+def distinct(at: Expressions, message: pb.A_Expr) -> Expr:
     """`IS [NOT] DISTINCT FROM`."""
     left, right = at.bind(message.lexpr), at.bind(message.rexpr)
     nulls = [e for e in (left, right) if isinstance(e, Constant) and e.text is None]
@@ -59,7 +59,7 @@ def distinct(at: Expressions, message: Any) -> Expr:
     return Call(t.BOOL, form, compared.arguments)
 
 
-def nullif(at: Expressions, message: Any) -> Expr:
+def nullif(at: Expressions, message: pb.A_Expr) -> Expr:
     """`NULLIF`: the first value, of the type in which it is compared, so `nullif(1, 2.5)` is numeric."""
     left, right = at.bind(message.lexpr), at.bind(message.rexpr)
     compared = at.operate("=", left, right, message)
@@ -76,7 +76,7 @@ def _compared_as(left: Type, right: Type) -> Type:
     return t.FLOAT8 if left.name in (*t.INTEGERS, "numeric") and right.name in ("float4", "float8") else left
 
 
-def row_equals(at: Expressions, left: Any, right: Any, message: Any) -> Expr:
+def row_equals(at: Expressions, left: pb.Node, right: pb.Node, message: Message) -> Expr:
     """`(a, b) = (c, d)` as an element of IN."""
     if kind_of(right) != "RowExpr":
         refuse("a row compared with something else", message)
@@ -86,7 +86,7 @@ def row_equals(at: Expressions, left: Any, right: Any, message: Any) -> Expr:
     return conjunction("AND", [at.operate("=", at.bind(x), at.bind(y), message) for x, y in zip(a, b, strict=True)])
 
 
-def like(at: Expressions, message: Any) -> Expr:
+def like(at: Expressions, message: pb.A_Expr) -> Expr:
     """`LIKE` and `ILIKE`."""
     if kind_of(message.rexpr) == "FuncCall" and strings(message.rexpr.func_call.funcname)[-1] == "like_escape":
         return _like_escape(at, message)
@@ -94,7 +94,7 @@ def like(at: Expressions, message: Any) -> Expr:
     return at.operate(at.symbol(message), left, right, message)
 
 
-def _like_escape(at: Expressions, message: Any) -> Expr:
+def _like_escape(at: Expressions, message: pb.A_Expr) -> Expr:
     """`LIKE ... ESCAPE 'c'`."""
     pattern, escape = (at.bind(arg) for arg in inner(message.rexpr).args)
     if not isinstance(escape, Constant) or escape.text is None or len(escape.text) != 1:
@@ -103,7 +103,7 @@ def _like_escape(at: Expressions, message: Any) -> Expr:
     return likes.operator(at.symbol(message), escape.text)(parts)
 
 
-def similar(at: Expressions, message: Any) -> Expr:
+def similar(at: Expressions, message: pb.A_Expr) -> Expr:
     """`SIMILAR TO`."""
     call = inner(message.rexpr)
     if strings(call.funcname)[-1] != "similar_to_escape" or len(call.args) != 1:
@@ -113,12 +113,12 @@ def similar(at: Expressions, message: Any) -> Expr:
     return patterns.similar(left, pattern, at.symbol(message).startswith("!"))
 
 
-def between(at: Expressions, message: Any) -> Expr:
+def between(at: Expressions, message: pb.A_Expr) -> Expr:
     """`[NOT] BETWEEN [SYMMETRIC]`."""
     low, high = inner(message.rexpr).items
     value = at.bind(message.lexpr)
 
-    def within(first: Any, last: Any) -> Expr:
+    def within(first: pb.Node, last: pb.Node) -> Expr:
         parts = (">=", first), ("<=", last)
         return conjunction("AND", [at.operate(symbol, value, at.bind(bound), message) for symbol, bound in parts])
 
@@ -129,7 +129,7 @@ def between(at: Expressions, message: Any) -> Expr:
     return Call(t.BOOL, "(NOT {0})", (whole,)) if negative else whole
 
 
-def any_all(at: Expressions, message: Any) -> Expr:
+def any_all(at: Expressions, message: pb.A_Expr) -> Expr:
     """`x op ANY (array)` and `x op ALL (array)`."""
     if kind_of(message.rexpr) == "SubLink" and message.rexpr.sub_link.sub_link_type == pb.ARRAY_SUBLINK:
         return query_in_expression(at, _with_rows_of(message), False)
@@ -152,7 +152,7 @@ def any_all(at: Expressions, message: Any) -> Expr:
     return Call(t.BOOL, let("__both", "named_struct('a', {0}, 'x', {1})", found), (right, left, compared))
 
 
-def _with_rows_of(message: Any) -> Any:
+def _with_rows_of(message: pb.A_Expr) -> pb.SubLink:
     """`x op ANY (ARRAY(query))` is `x op ANY (query)`."""
     whole = pb.SubLink()
     whole.CopyFrom(inner(message.rexpr))
@@ -162,7 +162,7 @@ def _with_rows_of(message: Any) -> Any:
     return whole
 
 
-def _require_plain(compared: Expr, message: Any) -> None:
+def _require_plain(compared: Expr, message: Message) -> None:
     """Spark computes no kernel for each element of an array."""
     if calls_kernel(compared):
         refuse("this operator between a value and each element of an array", message)

@@ -22,7 +22,7 @@ from headrace.sql.binder.json_paths import json_text
 from headrace.sql.binder.logic import boolean_test, logic, null_test
 from headrace.sql.binder.overloads import apply, operator
 from headrace.sql.binder.own import extreme
-from headrace.sql.binder.reading import NotBound, declare, inner, kind_of, place, refuse, strings
+from headrace.sql.binder.reading import Message, NotBound, declare, inner, kind_of, place, refuse, strings
 from headrace.sql.binder.records import field_of, record
 from headrace.sql.binder.rows import rows_of
 from headrace.sql.binder.scope import Located, Missing, Scope, Wrong
@@ -79,7 +79,7 @@ class Expressions:
         self.windows = windows
         self.inside = False
         """Whether what is bound now is an argument of an aggregate."""
-        self.named_windows: dict[str, Any] = {}
+        self.named_windows: dict[str, pb.WindowDef] = {}
         self.sets: list[Expr] | None = None
         """The arrays of set-returning functions called in the outputs of a query; None where none may be called."""
         self.set_relation = 0
@@ -87,7 +87,7 @@ class Expressions:
         self.test = False
         """Whether what is bound now is a condition in which null counts as false."""
 
-    def bind(self, node: Any) -> Expr:
+    def bind(self, node: pb.Node) -> Expr:
         """The expression; its type is `unknown` for a string literal or a null without one."""
         test, self.test = self.test, False
         sets = self.sets
@@ -113,12 +113,12 @@ class Expressions:
         finally:
             self.test, self.sets = test, sets
 
-    def known(self, node: Any) -> Expr:
+    def known(self, node: pb.Node) -> Expr:
         """The expression, a literal of unknown type as text."""
         found = self.bind(node)
         return coerce(found, t.TEXT, "implicit") if found.type.name == "unknown" else found
 
-    def condition(self, node: Any, what: str) -> Expr:
+    def condition(self, node: pb.Node, what: str) -> Expr:
         """A boolean expression; `what` is how messages call it."""
         before, self.test = self.test, True
         try:
@@ -127,7 +127,7 @@ class Expressions:
             self.test = before
         return self.boolean(found, what, node)
 
-    def boolean(self, found: Expr, what: str, node: Any) -> Expr:
+    def boolean(self, found: Expr, what: str, node: pb.Node) -> Expr:
         """A value that has to be a boolean one."""
         if found.type.name == "unknown":
             return self.converted(found, t.BOOL, node)
@@ -135,7 +135,7 @@ class Expressions:
             raise Wrong(f"argument of {what} must be type boolean, not type {found.type}", "42804", place(node))
         return found
 
-    def converted(self, expr: Expr, target: Type, node: Any, context: t.Context = "implicit") -> Expr:
+    def converted(self, expr: Expr, target: Type, node: Message | None, context: t.Context = "implicit") -> Expr:
         """A cast, its errors with a place."""
         try:
             return coerce(expr, target, context)
@@ -146,7 +146,7 @@ class Expressions:
 
     # ---- constants and names
 
-    def _constant(self, message: Any) -> Expr:
+    def _constant(self, message: pb.A_Const) -> Expr:
         which = message.WhichOneof("val")
         if message.isnull:
             return Constant(t.UNKNOWN, None)
@@ -160,7 +160,7 @@ class Expressions:
             return self._number(message.fval.fval, message)
         refuse("a bit string", message)
 
-    def _number(self, text: str, message: Any) -> Expr:
+    def _number(self, text: str, message: Message) -> Expr:
         if re.fullmatch(r"-?\d+", text, re.ASCII) and -(2**63) <= int(text) < 2**63:
             return Constant(t.INT4 if -(2**31) <= int(text) < 2**31 else t.INT8, str(int(text)))
         if not re.fullmatch(r"-?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", text, re.ASCII):
@@ -170,7 +170,7 @@ class Expressions:
         except (NotBound, NumericOutOfRange):
             return Constant(t.NUMERIC, text)  # it may still be a float
 
-    def _column(self, message: Any) -> Expr:
+    def _column(self, message: pb.ColumnRef) -> Expr:
         fields = message.fields
         if kind_of(fields[-1]) != "String":
             refuse("a star in an expression", message)
@@ -196,31 +196,31 @@ class Expressions:
                 refuse("a field of a column without brackets around the column", message)
         return self.scope.qualified(relation or "", schema, name or "", message.location)
 
-    def _parameter(self, message: Any) -> Expr:
+    def _parameter(self, message: pb.ParamRef) -> Expr:
         found = self.binder.parameters
         return Parameter(found.get(message.number, t.UNKNOWN), message.number, found)
 
-    def _collated(self, message: Any) -> Expr:
+    def _collated(self, message: pb.CollateClause) -> Expr:
         if strings(message.collname)[-1] not in _COLLATIONS:
             refuse("COLLATE", message)
         return self.bind(message.arg)
 
     # ---- operators
 
-    def _operation(self, message: Any) -> Expr:
+    def _operation(self, message: pb.A_Expr) -> Expr:
         read = _OPERATIONS.get(message.kind)
         if read is None:
             refuse(pb.A_Expr_Kind.Name(message.kind), message)
         return read(self, message)
 
-    def symbol(self, message: Any) -> str:
+    def symbol(self, message: pb.A_Expr) -> str:
         """The operator that is written."""
         names = strings(message.name)
         if len(names) > 1 and names[0] != "pg_catalog":
             refuse("an operator of a schema", message)
         return "<>" if names[-1] == "!=" else names[-1]
 
-    def _plain(self, message: Any) -> Expr:
+    def _plain(self, message: pb.A_Expr) -> Expr:
         symbol = self.symbol(message)
         if not message.HasField("lexpr"):
             return self._prefixed(symbol, message)
@@ -231,21 +231,21 @@ class Expressions:
         left, right = self.bind(message.lexpr), self.bind(message.rexpr)
         return self.operate(symbol, left, right, message)
 
-    def _document(self, message: Any) -> Expr:
+    def _document(self, message: pb.A_Expr) -> Expr:
         """What a chain of `->` begins with."""
         node = message.lexpr
         while kind_of(node) == "A_Expr" and node.a_expr.name and strings(node.a_expr.name)[-1] == "->":
             node = node.a_expr.lexpr
         return self.bind(node)
 
-    def operate(self, symbol: str, left: Expr, right: Expr, message: Any) -> Expr:
+    def operate(self, symbol: str, left: Expr, right: Expr, message: Message | None) -> Expr:
         """An operator between two values."""
         if symbol in ("~", "~*", "!~", "!~*"):
             parts = [self.converted(e, t.TEXT, message) for e in (left, right)]
             return matches(parts, "*" in symbol, symbol.startswith("!"))
         return operator(OPERATORS, symbol, (left, right), message)
 
-    def _prefixed(self, symbol: str, message: Any) -> Expr:
+    def _prefixed(self, symbol: str, message: pb.A_Expr) -> Expr:
         found = self.bind(message.rexpr)
         numeric = isinstance(found, Constant) and found.text is not None and found.type.name in (*t.INTEGERS, "numeric")
         if (
@@ -258,7 +258,7 @@ class Expressions:
             return Constant(found.type, f"-{found.text}")
         return operator(PREFIXES, symbol, (found,), message)
 
-    def _in(self, message: Any) -> Expr:
+    def _in(self, message: pb.A_Expr) -> Expr:
         symbol = self.symbol(message)
         items = list(inner(message.rexpr).items)
         if kind_of(message.lexpr) == "RowExpr":
@@ -268,7 +268,7 @@ class Expressions:
         whole = conjunction("OR", found)
         return whole if symbol == "=" else Call(t.BOOL, "(NOT {0})", (whole,))
 
-    def _listed(self, message: Any, items: Sequence[Any]) -> list[Expr]:
+    def _listed(self, message: pb.A_Expr, items: Sequence[pb.Node]) -> list[Expr]:
         left = self.bind(message.lexpr)
         values = [self.bind(item) for item in items]
         simple = left.type.name != "unknown" and all(not v.children() for v in values) and len(values) > 1
@@ -291,7 +291,7 @@ class Expressions:
 
     # ---- conditional expressions
 
-    def _case(self, message: Any) -> Expr:
+    def _case(self, message: pb.CaseExpr) -> Expr:
         subject = self.known(message.arg) if message.HasField("arg") else None
         conditions, results = [], []
         for arm in message.args:
@@ -308,16 +308,16 @@ class Expressions:
         parts = [part for pair in zip(conditions, values, strict=False) for part in pair]
         return Call(target, f"CASE {arms} ELSE {{{2 * len(results)}}} END", (*parts, values[-1]))
 
-    def _coalesce(self, message: Any) -> Expr:
+    def _coalesce(self, message: pb.CoalesceExpr) -> Expr:
         return self._unified("coalesce", "COALESCE", message)
 
-    def _extreme(self, message: Any) -> Expr:
+    def _extreme(self, message: pb.MinMaxExpr) -> Expr:
         greatest = message.op == pb.IS_GREATEST
         if len(message.args) == 1:
             return self.known(message.args[0])
         return self._unified("greatest" if greatest else "least", "GREATEST" if greatest else "LEAST", message)
 
-    def _unified(self, function: str, what: str, message: Any) -> Expr:
+    def _unified(self, function: str, what: str, message: pb.CoalesceExpr | pb.MinMaxExpr) -> Expr:
         bound = [self.bind(arg) for arg in message.args]
         target = common_type(bound, what)
         values = tuple(self.converted(e, target, message) for e in bound)
@@ -329,7 +329,7 @@ class Expressions:
 
     # ---- casts, arrays, calls
 
-    def _indirection(self, message: Any) -> Expr:
+    def _indirection(self, message: pb.A_Indirection) -> Expr:
         found = self.bind(message.arg)
         if found.type.is_array and sum(kind_of(part) == "A_Indices" for part in message.indirection) > 1:
             refuse("a subscript of several dimensions", message)
@@ -356,10 +356,10 @@ class Expressions:
             found = Call(element, form, (found, index))
         return found
 
-    def _row(self, message: Any) -> Expr:
+    def _row(self, message: pb.RowExpr) -> Expr:
         return record([self.known(arg) for arg in message.args])
 
-    def _grouping(self, message: Any) -> Expr:
+    def _grouping(self, message: pb.GroupingFunc) -> Expr:
         if not self.aggregates:
             raise Wrong(f"grouping operations are not allowed in {self.clause}", "42803", message.location)
         self.has_aggregates = True
@@ -367,15 +367,15 @@ class Expressions:
         bits = [f"CAST(grouping({{{i}}}) AS INT) * {2 ** (len(found) - 1 - i)}" for i in range(len(found))]
         return Aggregate(t.INT4, f"({' + '.join(bits)}){{w}}", found, False, (), None)
 
-    def _session_value(self, message: Any) -> Expr:
+    def _session_value(self, message: pb.SQLValueFunction) -> Expr:
         if message.op == pb.SVFOP_LOCALTIME and message.typmod in (0, -1):
             return self.converted(Call(t.TIMESTAMPTZ, "current_timestamp()", ()), t.TIME, message, "explicit")
         return value_function(self.binder.world, message)
 
-    def _function(self, message: Any) -> Expr:
+    def _function(self, message: pb.FuncCall) -> Expr:
         return call_function(self, message)
 
-    def set_of(self, name: str, message: Any) -> Expr:
+    def set_of(self, name: str, message: pb.FuncCall) -> Expr:
         """A function that returns a set, in the list of outputs: what it has at the place of the row."""
         if self.sets is None or self.inside:
             raise Wrong("set-returning functions are not allowed here", "0A000", message.location)
@@ -388,11 +388,11 @@ class Expressions:
         self.set_relation = self.set_relation or self.binder.next_id()
         return Column(rows.kinds[0], self.set_relation, f"set{len(found) - 1}", name)
 
-    def called(self, name: str, arguments: Sequence[Expr], message: Any) -> Expr:
+    def called(self, name: str, arguments: Sequence[Expr], message: Message) -> Expr:
         """A function of the catalogue."""
         return apply(FUNCTIONS, name, arguments, message)
 
-    def _sublink(self, message: Any) -> Expr:
+    def _sublink(self, message: pb.SubLink) -> Expr:
         return query_in_expression(self, message, self.test)
 
 

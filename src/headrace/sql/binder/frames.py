@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from headrace.sql.binder import types as t
 from headrace.sql.binder import zones
@@ -16,6 +16,8 @@ from headrace.sql.binder.types import Type
 from headrace.sql.intervals import parse_interval
 
 if TYPE_CHECKING:
+    from postgast import pg_query_pb2 as pb
+
     from headrace.sql.binder.expressions import Expressions
 
 _NONDEFAULT, _ROWS, _GROUPS = 0x1, 0x4, 0x8
@@ -31,7 +33,7 @@ _RANGES: Final = 25
 """Digits that hold any whole number, or time in microseconds, and what is added to it."""
 
 
-def frame(at: Expressions, definition: Any, order: tuple[SortKey, ...]) -> tuple[tuple[SortKey, ...], str]:
+def frame(at: Expressions, definition: pb.WindowDef, order: tuple[SortKey, ...]) -> tuple[tuple[SortKey, ...], str]:
     """The order that a frame goes by, and Spark's text of the frame; empty for the usual one."""
     options = definition.frame_options
     if not options & _NONDEFAULT:
@@ -56,7 +58,7 @@ def frame(at: Expressions, definition: Any, order: tuple[SortKey, ...]) -> tuple
     return order, f"{unit} BETWEEN {start} AND {end or 'CURRENT ROW'}"
 
 
-def _measured(at: Expressions, definition: Any, order: Sequence[SortKey]) -> tuple[tuple[SortKey, ...], Type]:
+def _measured(at: Expressions, definition: pb.WindowDef, order: Sequence[SortKey]) -> tuple[tuple[SortKey, ...], Type]:
     """The key of `RANGE n PRECEDING` as a number to which any `n` can be added, and its type."""
     if len(order) != 1:
         what = "RANGE with offset PRECEDING/FOLLOWING requires exactly one ORDER BY column"
@@ -87,30 +89,30 @@ def _measured(at: Expressions, definition: Any, order: Sequence[SortKey]) -> tup
     return (replace(order[0], value=key, output=None),), kind
 
 
-def _in_months(at: Expressions, definition: Any) -> bool:
+def _in_months(at: Expressions, definition: pb.WindowDef) -> bool:
     """Whether the bounds are whole months, which Spark adds to times as PostgreSQL does."""
     spans = _spans(at, definition)
     whole = all(months > 0 and not days and not rest for months, days, rest in spans)
     return whole and len(spans) == len(_offset_nodes(definition))
 
 
-def _in_days(at: Expressions, definition: Any) -> bool:
+def _in_days(at: Expressions, definition: pb.WindowDef) -> bool:
     """Whether a bound counts days, which are not all of one length."""
     return any(days for _, days, _ in _spans(at, definition))
 
 
-def _spans(at: Expressions, definition: Any) -> list[tuple[int, int, int]]:
+def _spans(at: Expressions, definition: pb.WindowDef) -> list[tuple[int, int, int]]:
     """Months, days and microseconds of the bounds that are literals."""
     found = [at.bind(node) for node in _offset_nodes(definition)]
     texts = [coerce(e, t.INTERVAL, "implicit") for e in found if isinstance(e, Constant) and e.text is not None]
     return [parse_interval(e.text) for e in texts if isinstance(e, Constant) and e.text is not None]
 
 
-def _offset_nodes(definition: Any) -> list[Any]:
+def _offset_nodes(definition: pb.WindowDef) -> list[pb.Node]:
     return [getattr(definition, f) for f in ("start_offset", "end_offset") if definition.HasField(f)]
 
 
-def _offset(at: Expressions, node: Any, kind: Type | None) -> str:
+def _offset(at: Expressions, node: pb.Node, kind: Type | None) -> str:
     """How far a bound is away: a number of rows, or what is added to a key of some type."""
     found = at.bind(node)
     if not isinstance(found, Constant) or found.text is None or found.text.startswith("-"):
@@ -122,7 +124,7 @@ def _offset(at: Expressions, node: Any, kind: Type | None) -> str:
     return _spelled(found, kind, node)
 
 
-def _spelled(found: Constant, kind: Type, node: Any) -> str:
+def _spelled(found: Constant, kind: Type, node: pb.Node) -> str:
     if kind.category == "D":
         whole = coerce(found, t.INTERVAL, "implicit")
         assert isinstance(whole, Constant) and whole.text is not None

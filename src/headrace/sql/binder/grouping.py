@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from postgast import pg_query_pb2 as pb
 
 from headrace.sql.binder import types as t
 from headrace.sql.binder.expressions import Expressions
 from headrace.sql.binder.own import GROUPING
-from headrace.sql.binder.reading import declare, inner, kind_of, refuse
+from headrace.sql.binder.reading import Nodes, declare, inner, kind_of, refuse
 from headrace.sql.binder.scope import Scope, Wrong
 from headrace.sql.binder.tree import Aggregate, Call, Column, Constant, Expr, Nested, Output, Over, everything, walk
 
@@ -21,7 +21,7 @@ declare("GroupingSet", "kind content")
 declare("GroupingFunc", "args")
 
 
-def grouping_of(binder: Binder, clause: Any, outputs: Sequence[Output], scope: Scope) -> tuple[tuple[Expr, ...], str]:
+def grouping_of(binder: Binder, clause: Nodes, outputs: Sequence[Output], scope: Scope) -> tuple[tuple[Expr, ...], str]:
     """The expressions of a GROUP BY, and Spark's text for it with `{0}`, ... for them."""
     found: list[Expr] = []
     clause = [part for node in clause for part in _flat(node)]
@@ -36,16 +36,16 @@ def grouping_of(binder: Binder, clause: Any, outputs: Sequence[Output], scope: S
     return tuple(found), ", ".join(f"{{{i}}}" for i in range(len(found)))
 
 
-def _flat(node: Any) -> list[Any]:
+def _flat(node: pb.Node) -> list[pb.Node]:
     """The parts of `(a, b)`, which is the same as `a, b`; `ROW(a, b)` is a value."""
     return [part for item in inner(node).args for part in _flat(item)] if _is_listed(node) else [node]
 
 
-def _is_listed(node: Any) -> bool:
+def _is_listed(node: pb.Node) -> bool:
     return kind_of(node) == "RowExpr" and node.row_expr.row_format == pb.COERCE_IMPLICIT_CAST
 
 
-def _sets(binder: Binder, clause: Any, outputs: Sequence[Output], scope: Scope) -> tuple[tuple[Expr, ...], str]:
+def _sets(binder: Binder, clause: Nodes, outputs: Sequence[Output], scope: Scope) -> tuple[tuple[Expr, ...], str]:
     found: list[Expr] = []
     parts = [_part(binder, node, outputs, scope, found) for node in clause]
     if not found and parts != ["()"]:
@@ -63,7 +63,7 @@ def as_sets(grouped: tuple[tuple[Expr, ...], str], values: Sequence[Expr]) -> tu
 _WORDS: Final = {pb.GROUPING_SET_ROLLUP: "ROLLUP", pb.GROUPING_SET_CUBE: "CUBE", pb.GROUPING_SET_SETS: "GROUPING SETS"}
 
 
-def _part(binder: Binder, node: Any, outputs: Sequence[Output], scope: Scope, found: list[Expr]) -> str:
+def _part(binder: Binder, node: pb.Node, outputs: Sequence[Output], scope: Scope, found: list[Expr]) -> str:
     """Spark's text of a part of a GROUP BY with grouping sets; `found` gets the expressions."""
     if _is_listed(node):
         return "(" + ", ".join(_part(binder, a, outputs, scope, found) for a in inner(node).args) + ")"
@@ -86,7 +86,7 @@ def _part(binder: Binder, node: Any, outputs: Sequence[Output], scope: Scope, fo
     return f"{word} ({', '.join(parts)})"
 
 
-def group_value(binder: Binder, node: Any, outputs: Sequence[Output], scope: Scope) -> Expr:
+def group_value(binder: Binder, node: pb.Node, outputs: Sequence[Output], scope: Scope) -> Expr:
     """The expression that a name, a number or an expression of GROUP BY means."""
     at = Expressions(binder, scope, "GROUP BY")
     if kind_of(node) == "A_Const":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from headrace.sql.binder import types as t
 from headrace.sql.binder.reading import inner, kind_of, place, refuse, strings
@@ -11,15 +11,17 @@ from headrace.sql.binder.scope import Wrong
 from headrace.sql.binder.tree import Call, Constant, Expr
 
 if TYPE_CHECKING:
+    from postgast import pg_query_pb2 as pb
+
     from headrace.sql.binder.expressions import Expressions
 
 
-def is_json(type_name: Any) -> bool:
+def is_json(type_name: pb.TypeName) -> bool:
     """Whether a type's name is `json`, which is kept as text."""
     return bool(type_name.names) and type_name.names[-1].string.sval == "json"
 
 
-def json_literal(found: Expr, message: Any) -> Expr:
+def json_literal(found: Expr, message: pb.TypeCast) -> Expr:
     """A document that is written out: `json` keeps its text."""
     if not isinstance(found, Constant) or message.type_name.array_bounds:
         refuse("a cast to json of what is no literal", message)
@@ -35,7 +37,7 @@ def _refuse_constant(name: str) -> None:
     raise ValueError(name)
 
 
-def json_text(at: Expressions, message: Any) -> Expr:
+def json_text(at: Expressions, message: pb.A_Expr) -> Expr:
     """The text at a path of literal keys and places."""
     path, node = [_step(at, message.rexpr)], message.lexpr
     while kind_of(node) == "A_Expr" and strings(node.a_expr.name)[-1] == "->":
@@ -47,7 +49,7 @@ def json_text(at: Expressions, message: Any) -> Expr:
     return Call(t.TEXT, "get_json_object({0}, {1})", (document, Constant(t.TEXT, "$" + "".join(reversed(path)))))
 
 
-def _step(at: Expressions, node: Any) -> str:
+def _step(at: Expressions, node: pb.Node) -> str:
     found = at.bind(node)
     if not isinstance(found, Constant) or found.text is None:
         refuse("a JSON operator with a key that is no literal", node)

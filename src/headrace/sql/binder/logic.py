@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from postgast import pg_query_pb2 as pb
 
@@ -24,7 +24,7 @@ _TESTS: Final = {
 }
 
 
-def logic(at: Expressions, message: Any) -> Expr:
+def logic(at: Expressions, message: pb.BoolExpr) -> Expr:
     """`AND`, `OR` and `NOT`."""
     names = {pb.AND_EXPR: "AND", pb.OR_EXPR: "OR", pb.NOT_EXPR: "NOT"}
     name = names[message.boolop]
@@ -40,7 +40,7 @@ def logic(at: Expressions, message: Any) -> Expr:
     return conjunction(name, parts)
 
 
-def _part(at: Expressions, node: Any, name: str, negated: bool) -> Expr:
+def _part(at: Expressions, node: pb.Node, name: str, negated: bool) -> Expr:
     """What NOT stands before; NOT IN a query at the top of a condition Spark knows itat."""
     at.test = negated and kind_of(node) == "SubLink"
     try:
@@ -49,7 +49,7 @@ def _part(at: Expressions, node: Any, name: str, negated: bool) -> Expr:
         at.test = False
 
 
-def null_test(at: Expressions, message: Any) -> Expr:
+def null_test(at: Expressions, message: pb.NullTest) -> Expr:
     """`IS [NOT] NULL`."""
     negative = message.nulltesttype == pb.IS_NOT_NULL
     form = "({0} IS NOT NULL)" if negative else "({0} IS NULL)"
@@ -62,6 +62,6 @@ def null_test(at: Expressions, message: Any) -> Expr:
     return Call(t.BOOL, form, (found,))
 
 
-def boolean_test(at: Expressions, message: Any) -> Expr:
+def boolean_test(at: Expressions, message: pb.BooleanTest) -> Expr:
     """`IS [NOT] TRUE`, `FALSE` or `UNKNOWN`."""
     return Call(t.BOOL, _TESTS[message.booltesttype], (at.boolean(at.bind(message.arg), "IS TRUE", message.arg),))

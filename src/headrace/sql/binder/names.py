@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from headrace.sql.binder.reading import kind_of
+
+if TYPE_CHECKING:
+    from postgast import pg_query_pb2 as pb
 
 _VALUES = {
     "SVFOP_CURRENT_DATE": "current_date", "SVFOP_CURRENT_TIMESTAMP": "current_timestamp",
@@ -14,12 +17,12 @@ _VALUES = {
 }  # fmt: skip
 
 
-def output_name(node: Any) -> str:
+def output_name(node: pb.Node) -> str:
     """The name of a target's expression."""
     return _named(node)[0] or "?column?"
 
 
-def _named(node: Any) -> tuple[str | None, int]:
+def _named(node: pb.Node) -> tuple[str | None, int]:
     """The name and how good it is: 2 for a column's or a function's, 1 for a type's."""
     kind = kind_of(node)
     if kind == "ColumnRef":
@@ -60,7 +63,7 @@ def _named(node: Any) -> tuple[str | None, int]:
     return (simple[kind], 2) if kind in simple else (None, 0)
 
 
-def _of_subquery(link: Any) -> tuple[str | None, int]:
+def _of_subquery(link: pb.SubLink) -> tuple[str | None, int]:
     from postgast import pg_query_pb2 as pb
 
     if link.sub_link_type == pb.EXISTS_SUBLINK:

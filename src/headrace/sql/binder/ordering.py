@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from postgast import pg_query_pb2 as pb
 
@@ -11,7 +11,7 @@ from headrace.sql.binder import types as t
 from headrace.sql.binder.calls import sort_key
 from headrace.sql.binder.coerce import coerce
 from headrace.sql.binder.grouping import numbered
-from headrace.sql.binder.reading import inner, kind_of, refuse
+from headrace.sql.binder.reading import Nodes, inner, kind_of, refuse
 from headrace.sql.binder.scope import Scope, Wrong
 from headrace.sql.binder.tree import Column, Constant, Expr, Output, Parameter, SortKey, walk
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def order_keys(
-    binder: Binder, clause: Any, outputs: Sequence[Output], at: Expressions | None, distinct: bool
+    binder: Binder, clause: Nodes, outputs: Sequence[Output], at: Expressions | None, distinct: bool
 ) -> tuple[SortKey, ...]:  # fmt: skip
     """The keys of an ORDER BY; without `at` only names and numbers of outputs can be meant."""
     found = []
@@ -37,7 +37,7 @@ def order_keys(
     return tuple(found)
 
 
-def _meant(node: Any, outputs: Sequence[Output], at: Expressions | None) -> tuple[Expr, int | None]:
+def _meant(node: pb.Node, outputs: Sequence[Output], at: Expressions | None) -> tuple[Expr, int | None]:
     if kind_of(node) == "A_Const":
         constant = inner(node)
         if constant.WhichOneof("val") != "ival":
@@ -59,7 +59,7 @@ def _meant(node: Any, outputs: Sequence[Output], at: Expressions | None) -> tupl
     return value, number
 
 
-def bound_limit(binder: Binder, message: Any) -> tuple[Expr | None, Expr | None]:
+def bound_limit(binder: Binder, message: pb.SelectStmt) -> tuple[Expr | None, Expr | None]:
     """LIMIT and OFFSET."""
     plain = message.op == pb.SETOP_NONE and not message.values_lists
     if message.limit_option == pb.LIMIT_OPTION_WITH_TIES and not plain:
@@ -69,7 +69,7 @@ def bound_limit(binder: Binder, message: Any) -> tuple[Expr | None, Expr | None]
     return limit, offset
 
 
-def _count(binder: Binder, node: Any, clause: str) -> Expr | None:
+def _count(binder: Binder, node: pb.Node, clause: str) -> Expr | None:
     from headrace.sql.binder.expressions import Expressions
 
     found = Expressions(binder, Scope(), clause).bind(node)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any, Final, Literal, NoReturn, Protocol
+from typing import Final, Literal, NoReturn, Protocol
 
 from headrace.errors import UndefinedFunction
 from headrace.sql.binder import types as t
 from headrace.sql.binder.catalogue.entries import Catalogue, Entry
 from headrace.sql.binder.coerce import coerce
-from headrace.sql.binder.reading import place, refuse
+from headrace.sql.binder.reading import Message, place, refuse
 from headrace.sql.binder.resolve import Signature, choose, named
 from headrace.sql.binder.scope import Wrong
 from headrace.sql.binder.tree import Expr
@@ -37,7 +37,7 @@ _CHOICES: Final[dict[tuple[int, tuple[Type, ...]], _Choice | Literal[False] | No
 _MOST_CHOICES: Final = 20_000
 
 
-def chosen(overloads: Sequence[_Overload], given: Sequence[Type], what: str, message: Any) -> _Choice | None:
+def chosen(overloads: Sequence[_Overload], given: Sequence[Type], what: str, message: Message | None) -> _Choice | None:
     """Which of the overloads a call of `what` means, and the types of its arguments; None if none fits."""
     key = (id(overloads), tuple(given))
     if key not in _CHOICES:
@@ -98,7 +98,7 @@ def _as(expr: Expr, kind: Type) -> Expr:
     return coerce(expr, kind, "implicit")
 
 
-def apply(catalogue: Catalogue, name: str, arguments: Sequence[Expr], message: Any) -> Expr:
+def apply(catalogue: Catalogue, name: str, arguments: Sequence[Expr], message: Message) -> Expr:
     """A call of a function of the catalogue."""
     overloads = catalogue.get(name, ())
     given = [a.type for a in arguments]
@@ -108,7 +108,7 @@ def apply(catalogue: Catalogue, name: str, arguments: Sequence[Expr], message: A
     return overloads[found[0]].make(arguments_for(found[1], arguments))
 
 
-def undefined(name: str, given: Sequence[Type], known: Sequence[Signature], message: Any) -> NoReturn:
+def undefined(name: str, given: Sequence[Type], known: Sequence[Signature], message: Message) -> NoReturn:
     """Raise the error for a function that there is not, or not for such arguments."""
     hint: str | None = None
     if known:
@@ -127,7 +127,7 @@ def _listed(signature: Signature) -> str:
     return ", ".join([*names[:-1], f"{names[-1]}, ..."]) if signature.variadic else ", ".join(names)
 
 
-def operator(catalogue: Catalogue, symbol: str, arguments: Sequence[Expr], message: Any) -> Expr:
+def operator(catalogue: Catalogue, symbol: str, arguments: Sequence[Expr], message: Message | None) -> Expr:
     """An operator of the catalogue. Raises `UndefinedFunction` where there is none for such types."""
     overloads = catalogue.get(symbol)
     if overloads is None:
@@ -157,7 +157,7 @@ def _same_types(overloads: Sequence[Entry], given: Sequence[Type]) -> tuple[Entr
     return None
 
 
-def _none(symbol: str, given: Sequence[Type], message: Any) -> NoReturn:
+def _none(symbol: str, given: Sequence[Type], message: Message | None) -> NoReturn:
     words = shown(symbol, given)
     if symbol not in _COMPLETE or any(g.is_array or g.category in "?P" for g in given):
         refuse(f"the {words}", message)

@@ -6,11 +6,20 @@ argument that is set and not named, raise `NotBound`: nothing can be overlooked.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final, NoReturn, TypeVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias, TypeVar
 
-Message = Any
-"""A message of libpg_query."""
+from google.protobuf import message as protobuf
+
+if TYPE_CHECKING:
+    from postgast import pg_query_pb2 as pb
+
+Message: TypeAlias = protobuf.Message
+"""A message of libpg_query: a node, or what a `Node` holds."""
+
+M = TypeVar("M", bound=Message)
+Nodes: TypeAlias = "Sequence[pb.Node]"
+"""A list in a tree."""
 
 PLACES: Final = frozenset(("location", "rexpr_list_start", "rexpr_list_end", "list_start", "list_end"))
 """Arguments that say where a node stands."""
@@ -45,7 +54,6 @@ class NotBound(Exception):
         return _WORDS.get(self.what, self.what)
 
 
-_Read = TypeVar("_Read", bound=Callable[..., Any])
 READ: Final[dict[str, frozenset[str]]] = {}
 """For each class of nodes that is read, its arguments that are looked at."""
 
@@ -56,7 +64,7 @@ def declare(kind: str, arguments: str) -> str:
     return kind
 
 
-def check(message: Message) -> Message:
+def check(message: M) -> M:
     """Raises `NotBound` if something is set on a node that nobody looks at; returns the node."""
     kind = message.DESCRIPTOR.name
     known = READ.get(kind)
@@ -69,8 +77,8 @@ def check(message: Message) -> Message:
     return message
 
 
-def inner(node: Message) -> Message:
-    """What a `Node` holds, checked."""
+def inner(node: Message) -> Any:
+    """What a `Node` holds, checked: a message of one of very many classes, as `kind_of` calls it."""
     if node.DESCRIPTOR.name != "Node":
         return check(node)
     which = node.WhichOneof("node")
@@ -79,7 +87,7 @@ def inner(node: Message) -> Message:
     return check(getattr(node, which))
 
 
-def kind_of(node: Message) -> str:
+def kind_of(node: pb.Node) -> str:
     """The class of what a `Node` holds."""
     which = node.WhichOneof("node")
     return str(getattr(node, which).DESCRIPTOR.name) if which else ""
@@ -87,11 +95,13 @@ def kind_of(node: Message) -> str:
 
 def refuse(what: str, message: Message | None = None) -> NoReturn:
     """Raise `NotBound` at a node."""
-    raise NotBound(what, place(message) if message is not None else None)
+    raise NotBound(what, place(message))
 
 
-def place(message: Message) -> int | None:
-    """Where a node, or the first one in it that knows, stands, in bytes."""
+def place(message: Message | None) -> int | None:
+    """Where a node, or the first one in it that knows, stands, in bytes. None where nobody knows."""
+    if message is None:
+        return None
     names = [f.name for f, _ in message.ListFields()]
     at = getattr(message, "location", None)
     if isinstance(at, int):
@@ -106,7 +116,7 @@ def place(message: Message) -> int | None:
     return None
 
 
-def strings(nodes: Any) -> list[str]:
+def strings(nodes: Nodes) -> list[str]:
     """The texts of a list of `String` nodes."""
     return [str(inner(n).sval) for n in nodes]
 

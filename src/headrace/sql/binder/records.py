@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from headrace.sql.binder import types as t
-from headrace.sql.binder.reading import NotBound, place, refuse
+from headrace.sql.binder.reading import Message, NotBound, place, refuse
 from headrace.sql.binder.scope import Wrong
 from headrace.sql.binder.tree import Call, Expr
 from headrace.sql.binder.types import Type
@@ -21,7 +20,7 @@ def record(parts: Sequence[Expr]) -> Expr:
     return Call(Type("record", spark, "P"), f"named_struct({items})", tuple(parts))
 
 
-def field_of(found: Expr, name: str, message: Any) -> Expr:
+def field_of(found: Expr, name: str, message: Message) -> Expr:
     """`(record).field`."""
     if found.type.name != "record":
         words = f"column notation .{name} applied to type {found.type}, which is not a composite type"

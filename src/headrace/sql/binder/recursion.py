@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from postgast import pg_query_pb2 as pb
 
-from headrace.sql.binder.reading import check, inner, kind_of, refuse
+from headrace.sql.binder.reading import Nodes, check, inner, kind_of, refuse
 from headrace.sql.binder.scope import PendingCte, Scope, Wrong
 from headrace.sql.binder.tree import Aggregate, Itself, Join, Over, Query, Recursive, Relation, Select, walk
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from headrace.sql.binder.bind import Binder
 
 
-def recursive_query(binder: Binder, cte: Any, scope: Scope) -> Query | None:
+def recursive_query(binder: Binder, cte: pb.CommonTableExpr, scope: Scope) -> Query | None:
     """What a CTE of `WITH RECURSIVE` means; None if it does not use itself."""
     body = check(cte.ctequery.select_stmt)
     if body.op != pb.SETOP_UNION:
@@ -39,7 +39,7 @@ def recursive_query(binder: Binder, cte: Any, scope: Scope) -> Query | None:
     return Recursive(columns, first.types, (), None, None, itself.number, first, following)
 
 
-def _check_step(step: Query, cte: Any) -> None:
+def _check_step(step: Query, cte: pb.CommonTableExpr) -> None:
     """Refuse a step whose rows are not made of single rows of the one before."""
     plain = isinstance(step, Select) and not (step.grouping or step.distinct or step.order or step.limit or step.offset)
     if not plain or not isinstance(step, Select) or step.having is not None or not _uses(step.source):
@@ -57,7 +57,7 @@ def _uses(source: Relation | None) -> bool:
     return source.kind in ("INNER JOIN", "CROSS JOIN") and (_uses(source.left) or _uses(source.right))
 
 
-def _check_types(first: Query, following: Query, cte: Any) -> None:
+def _check_types(first: Query, following: Query, cte: pb.CommonTableExpr) -> None:
     if len(first.types) != len(following.types):
         raise Wrong("each UNION query must have the same number of columns", "42601", cte.location)
     for i, (kind, found) in enumerate(zip(first.types, following.types, strict=True)):
@@ -69,7 +69,7 @@ def _check_types(first: Query, following: Query, cte: Any) -> None:
             refuse(f"a column of {kind} in a recursive query", cte)
 
 
-def declare_pending(ctes: Any, scope: Scope) -> None:
+def declare_pending(ctes: Nodes, scope: Scope) -> None:
     """Have the names of a WITH RECURSIVE mean its own queries from the beginning on."""
     for node in ctes:
         cte = inner(node)

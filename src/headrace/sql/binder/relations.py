@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from postgast import pg_query_pb2 as pb
 
@@ -12,7 +12,7 @@ from headrace.sql.binder import types as t
 from headrace.sql.binder.coerce import to_common
 from headrace.sql.binder.expressions import Expressions, conjunction
 from headrace.sql.binder.own import over_both
-from headrace.sql.binder.reading import NotBound, declare, inner, kind_of, refuse, strings
+from headrace.sql.binder.reading import Message, Nodes, NotBound, declare, inner, kind_of, refuse, strings
 from headrace.sql.binder.routines import table_call
 from headrace.sql.binder.rows import has_columns as _has_columns
 from headrace.sql.binder.rows import rows_of
@@ -61,7 +61,7 @@ class Relations:
         self.binder = binder
         self.scope = scope
 
-    def source(self, nodes: Any) -> Relation | None:
+    def source(self, nodes: Nodes) -> Relation | None:
         """The relations of a FROM clause, those with a comma between them as a cross join."""
         found: Relation | None = None
         for node in nodes:
@@ -76,7 +76,7 @@ class Relations:
         if again is not None:
             raise Wrong(f'table name "{again}" specified more than once', "42712", None)
 
-    def _relation(self, node: Any) -> tuple[Relation, list[Item]]:
+    def _relation(self, node: pb.Node) -> tuple[Relation, list[Item]]:
         kind = kind_of(node)
         message = inner(node)
         if kind == "RangeVar":
@@ -91,7 +91,7 @@ class Relations:
 
     # ---- relations by name
 
-    def table(self, message: Any) -> tuple[Relation, list[Item]]:
+    def table(self, message: pb.RangeVar) -> tuple[Relation, list[Item]]:
         """A relation by its name."""
         if not message.inh:
             refuse("ONLY", message)
@@ -108,7 +108,7 @@ class Relations:
                 return self._derived(cte, alias, message.relname, False)
         return self._scan(TableName(message.schemaname or None, message.relname), alias, message.location)
 
-    def _scan(self, name: TableName, alias: Any, location: int) -> tuple[Relation, list[Item]]:
+    def _scan(self, name: TableName, alias: pb.Alias | None, location: int) -> tuple[Relation, list[Item]]:
         found = self.binder.columns(name, location)
         number = self.binder.next_id()
         shown = alias.aliasname if alias is not None else name.name
@@ -117,7 +117,7 @@ class Relations:
         item = Item(shown, schema, tuple(_renamed(columns, alias, shown)))
         return Scan(number, name, self.binder.is_looked_up(location)), [item]
 
-    def _itself(self, cte: PendingCte, alias: Any, message: Any) -> tuple[Relation, list[Item]]:
+    def _itself(self, cte: PendingCte, alias: pb.Alias | None, message: pb.RangeVar) -> tuple[Relation, list[Item]]:
         """What a recursive query has found so far."""
         if cte.types is None:
             refuse("a CTE that is used before its own query ends", message)
@@ -130,12 +130,12 @@ class Relations:
         ]  # fmt: skip
         return Itself(number, cte.number), [Item(shown, None, tuple(_renamed(columns, alias, shown)))]
 
-    def _require_stable(self, cte: Query, message: Any) -> None:
+    def _require_stable(self, cte: Query, message: Message) -> None:
         """A CTE is put in the place of its name, so that it may be computed several times."""
         if any(isinstance(part, Call) and part.volatile for part in everything(cte)):
             refuse("a CTE with another value each time", message)
 
-    def _subquery(self, message: Any) -> tuple[Relation, list[Item]]:
+    def _subquery(self, message: pb.RangeSubselect) -> tuple[Relation, list[Item]]:
         outer = self.scope if message.lateral else self._outside()
         query = self.binder.query(message.subquery, outer)
         alias = inner(message.alias) if message.HasField("alias") else None
@@ -145,7 +145,9 @@ class Relations:
         """What a subquery in FROM sees: the queries around and the CTEs, not its neighbours."""
         return Scope(self.scope.outer, [], self.scope.ctes)
 
-    def _derived(self, query: Query, alias: Any, name: str | None, lateral: bool) -> tuple[Relation, list[Item]]:
+    def _derived(
+        self, query: Query, alias: pb.Alias | None, name: str | None, lateral: bool
+    ) -> tuple[Relation, list[Item]]:
         number = self.binder.next_id()
         shown = alias.aliasname if alias is not None else name
         own = unique_names(query.names)
@@ -157,7 +159,7 @@ class Relations:
 
     # ---- joins
 
-    def _join(self, message: Any) -> tuple[Relation, list[Item]]:
+    def _join(self, message: pb.JoinExpr) -> tuple[Relation, list[Item]]:
         left, left_items = self._relation(message.larg)
         before = list(self.scope.items)
         self.scope.items = [*before, *left_items]  # a lateral right side sees the left one
@@ -190,7 +192,7 @@ class Relations:
             kind = "CROSS JOIN"
         return Join(kind, left, right, condition), items
 
-    def _shared(self, message: Any, left: Sequence[Item], right: Sequence[Item]) -> list[str] | None:
+    def _shared(self, message: pb.JoinExpr, left: Sequence[Item], right: Sequence[Item]) -> list[str] | None:
         """The names of USING, or those that NATURAL finds; None for a join with a condition."""
         if message.is_natural:
             names = [n for item in left if item.open for n, _ in item.columns]
@@ -228,7 +230,7 @@ class Relations:
 
     # ---- functions
 
-    def _windows(self, name: str, call: Any, message: Any) -> tuple[Relation, list[Item]]:
+    def _windows(self, name: str, call: pb.FuncCall, message: pb.RangeFunction) -> tuple[Relation, list[Item]]:
         """`TUMBLE(relation, time, size [, offset])` and `HOP(relation, time, slide, size [, offset])`."""
         counts = (3, 4) if name == "tumble" else (4, 5)
         if len(call.args) not in counts or not all(map(_is_name, call.args[:2])):
@@ -246,7 +248,7 @@ class Relations:
             refuse("windows of another time than a timestamp", call)
         return self._with_bounds(Windowed(self.binder.next_id(), source, time, tuple(widths)), item, message, name)
 
-    def _sessions(self, call: Any, message: Any) -> tuple[Relation, list[Item]]:
+    def _sessions(self, call: pb.FuncCall, message: pb.RangeFunction) -> tuple[Relation, list[Item]]:
         """`SESSION(relation, time, gap [, key ...])`."""
         columns = [*call.args[:2], *call.args[3:]]
         if len(call.args) < 3 or not all(map(_is_name, columns)):
@@ -266,7 +268,7 @@ class Relations:
         return self._with_bounds(Sessions(self.binder.next_id(), source, time, width, names), item, message, "session")
 
     def _with_bounds(
-        self, made: Windowed | Sessions, item: Item, message: Any, name: str
+        self, made: Windowed | Sessions, item: Item, message: pb.RangeFunction, name: str
     ) -> tuple[Relation, list[Item]]:
         """The columns of a relation, and the bounds of the window that each row is in."""
         alias = inner(message.alias) if message.HasField("alias") else None
@@ -290,7 +292,7 @@ class Relations:
             relation, items = self._scan(name, None, location)
         return relation, items[0]
 
-    def _function(self, message: Any) -> tuple[Relation, list[Item]]:
+    def _function(self, message: pb.RangeFunction) -> tuple[Relation, list[Item]]:
         if len(message.functions) != 1:
             refuse("several functions in FROM", message)
         parts = inner(message.functions[0]).items
@@ -326,7 +328,8 @@ class Relations:
         return rows.relation(number, bool(message.ordinality), lateral), [item]
 
     def _called(
-        self, routine: Routine, arguments: list[Expr], call: Any, number: int, alias: Any, lateral: bool
+        self, routine: Routine, arguments: list[Expr], call: pb.FuncCall, number: int, alias: pb.Alias | None,
+        lateral: bool,
     ) -> tuple[Relation, list[Item]]:  # fmt: skip
         value = table_call(routine, arguments, call)
         shown = alias.aliasname if alias is not None else routine.name
@@ -342,12 +345,12 @@ def _current(column: Column) -> Expr:
     return of_daytime(column) if column.type == DAYTIME else column
 
 
-def _is_name(node: Any) -> bool:
+def _is_name(node: pb.Node) -> bool:
     """Whether a node is the name of something, and no star."""
     return kind_of(node) == "ColumnRef" and kind_of(node.column_ref.fields[-1]) == "String"
 
 
-def _width(found: Expr, call: Any) -> str:
+def _width(found: Expr, call: Message) -> str:
     """The size of a window, for Spark."""
     if not isinstance(found, Constant) or found.text is None or found.type.name not in ("interval", "unknown"):
         refuse("a window's size that is no literal", call)
@@ -366,7 +369,9 @@ def _merged(kind: str, left: Expr, right: Expr) -> Expr:
     return pair[1] if kind == "RIGHT OUTER JOIN" else pair[0]
 
 
-def _renamed(columns: Sequence[tuple[str, Expr]], alias: Any, shown: str | None) -> Sequence[tuple[str, Expr]]:
+def _renamed(
+    columns: Sequence[tuple[str, Expr]], alias: pb.Alias | None, shown: str | None
+) -> Sequence[tuple[str, Expr]]:
     """The columns with the names that an alias gives to the first of them."""
     if alias is None or not alias.colnames:
         return columns

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from headrace.errors import NotSupported, UndefinedFunction, WrongObjectType
 from headrace.sql.binder import types as t
 from headrace.sql.binder.coerce import coerce
-from headrace.sql.binder.reading import place, refuse
+from headrace.sql.binder.reading import Message, place, refuse
 from headrace.sql.binder.scope import Wrong
 from headrace.sql.binder.tree import Aggregate, Call, Expr
 from headrace.sql.binder.types import Type
 from headrace.sql.binder.world import Routine
 
+if TYPE_CHECKING:
+    from postgast import pg_query_pb2 as pb
 
-def routine_call(routine: Routine, arguments: Sequence[Expr], message: Any, where: Expr | None) -> Expr:
+
+def routine_call(routine: Routine, arguments: Sequence[Expr], message: pb.FuncCall, where: Expr | None) -> Expr:
     """A scalar function, or an aggregate: a scalar function of the sorted list of its group's rows."""
     if routine.form == "table":
         raise WrongObjectType(
@@ -48,7 +51,7 @@ def routine_call(routine: Routine, arguments: Sequence[Expr], message: Any, wher
     return _cast(Call(result, f"`{routine.spark_name}`({sorted_rows})", (rows,), routine.volatile), result)
 
 
-def table_call(routine: Routine, arguments: Sequence[Expr], message: Any) -> Expr:
+def table_call(routine: Routine, arguments: Sequence[Expr], message: pb.FuncCall) -> Expr:
     """A table function in FROM."""
     if routine.form != "table":
         raise WrongObjectType(
@@ -59,7 +62,7 @@ def table_call(routine: Routine, arguments: Sequence[Expr], message: Any) -> Exp
     return Call(Type("rows", "?", "?"), f"`{routine.spark_name}`({holes})", given)
 
 
-def _given(routine: Routine, arguments: Sequence[Expr], message: Any) -> tuple[Expr, ...]:
+def _given(routine: Routine, arguments: Sequence[Expr], message: Message) -> tuple[Expr, ...]:
     if routine.arguments is None:
         return tuple(coerce(a, t.TEXT, "implicit") if a.type.name == "unknown" else a for a in arguments)
     if len(arguments) != len(routine.arguments):

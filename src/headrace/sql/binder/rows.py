@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from headrace.sql.binder import types as t
 from headrace.sql.binder import zones
 from headrace.sql.binder.catalogue import documents
 from headrace.sql.binder.coerce import coerce, form_of
 from headrace.sql.binder.overloads import undefined
-from headrace.sql.binder.reading import refuse
+from headrace.sql.binder.reading import Message, refuse
 from headrace.sql.binder.resolve import Signature
 from headrace.sql.binder.tree import Call, Column, Constant, Expr, Produced
 from headrace.sql.binder.types import Type
@@ -71,7 +71,7 @@ def has_columns(value: Expr) -> bool:
     return isinstance(value, Column) or any(has_columns(c) for c in value.children())
 
 
-def rows_of(name: str, arguments: Sequence[Expr], call: Any) -> Rows:
+def rows_of(name: str, arguments: Sequence[Expr], call: Message) -> Rows:
     """The rows of a function that returns a set."""
     if name == "unnest":
         arrays, kinds = [], []
@@ -97,7 +97,7 @@ def rows_of(name: str, arguments: Sequence[Expr], call: Any) -> Rows:
     return Rows((array,), (array.type.element,))
 
 
-def _of_document(name: str, arguments: Sequence[Expr], call: Any) -> Rows:
+def _of_document(name: str, arguments: Sequence[Expr], call: Message) -> Rows:
     given = [a.type for a in arguments]
     if len(arguments) != 1 or given[0].name not in ("jsonb", "unknown"):
         undefined(name, given, [Signature(("jsonb",))], call)
@@ -106,7 +106,7 @@ def _of_document(name: str, arguments: Sequence[Expr], call: Any) -> Rows:
     return Rows(arrays, kinds, documents.column_names(name))
 
 
-def _series(arguments: list[Expr], call: Any) -> Expr:
+def _series(arguments: list[Expr], call: Message) -> Expr:
     if len(arguments) not in (2, 3):
         refuse("this generate_series", call)
     names = {a.type.name for a in arguments}
@@ -141,7 +141,7 @@ _BY_MONTHS: Final = (
 """Each moment is the one before and so many months, as PostgreSQL has it: after February 29 comes March 29."""
 
 
-def _moments(arguments: list[Expr], call: Any) -> Expr:
+def _moments(arguments: list[Expr], call: Message) -> Expr:
     """A series of times."""
     local = all(a.type.name in ("timestamp", "unknown") for a in arguments[:2])
     kind = t.TIMESTAMP if local else t.TIMESTAMPTZ

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from postgast import pg_query_pb2 as pb
 
 from headrace.sql.binder import types as t
 from headrace.sql.binder import zones
 from headrace.sql.binder.coerce import plain
-from headrace.sql.binder.reading import refuse
+from headrace.sql.binder.reading import Message, refuse
 from headrace.sql.binder.tree import Call, Constant, Expr
 from headrace.sql.binder.types import Type
 from headrace.sql.binder.world import World
@@ -30,7 +30,7 @@ _TIMES: Final = {
 }  # fmt: skip
 
 
-def value_function(world: World, message: Any) -> Expr:
+def value_function(world: World, message: pb.SQLValueFunction) -> Expr:
     """What is called without brackets."""
     name = pb.SQLValueFunctionOp.Name(message.op).removeprefix("SVFOP_").lower()
     if message.op not in _TIMES and name in SESSION_VALUES:
@@ -53,7 +53,7 @@ def is_session_function(name: str, arguments: int) -> bool:
     return arguments in _CALLED.get(name, ())
 
 
-def session_value(world: World, name: str, message: Any) -> Expr:
+def session_value(world: World, name: str, message: Message) -> Expr:
     """A value as the session gives it."""
     found = world.value(name)
     if found is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from postgast import pg_query_pb2 as pb
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from headrace.sql.binder.expressions import Expressions
 
 
-def query_in_expression(at: Expressions, message: Any, test: bool) -> Expr:
+def query_in_expression(at: Expressions, message: pb.SubLink, test: bool) -> Expr:
     """Any query in an expression; `test` says that null counts as false there."""
     kind = message.sub_link_type
     query: Query = at.binder.query(message.subselect, at.scope)
@@ -38,7 +38,7 @@ def query_in_expression(at: Expressions, message: Any, test: bool) -> Expr:
     refuse("this query in an expression", message)
 
 
-def _compared_with_query(at: Expressions, message: Any, query: Query) -> Expr:
+def _compared_with_query(at: Expressions, message: pb.SubLink, query: Query) -> Expr:
     """`x op ANY (query)`, `x op ALL (query)` and rows in a query, with null where a null leaves it open."""
     nodes = list(inner(message.testexpr).args) if kind_of(message.testexpr) == "RowExpr" else [message.testexpr]
     if len(nodes) != len(query.types):
@@ -57,7 +57,7 @@ def _compared_with_query(at: Expressions, message: Any, query: Query) -> Expr:
     return over_rows(at.binder, query, compare, message.sub_link_type == pb.ANY_SUBLINK)
 
 
-def _in_query(at: Expressions, message: Any, query: Query, test: bool) -> Expr:
+def _in_query(at: Expressions, message: pb.SubLink, query: Query, test: bool) -> Expr:
     if kind_of(message.testexpr) == "RowExpr":
         return _row_in_query(at, message, query, test)
     if len(query.types) != 1:
@@ -76,7 +76,7 @@ def _in_query(at: Expressions, message: Any, query: Query, test: bool) -> Expr:
     return Nested(t.BOOL, form, query, (value,))
 
 
-def _row_in_query(at: Expressions, message: Any, query: Query, test: bool) -> Expr:
+def _row_in_query(at: Expressions, message: pb.SubLink, query: Query, test: bool) -> Expr:
     items = inner(message.testexpr).args
     if len(items) != len(query.types):
         raise Wrong("subquery has too few columns", "42601", message.location)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from postgast import pg_query_pb2 as pb
 
 from headrace.sql.binder import types as t
 from headrace.sql.binder.own import GROUPING, put
-from headrace.sql.binder.reading import kind_of, refuse
+from headrace.sql.binder.reading import Nodes, kind_of, refuse
 from headrace.sql.binder.relations import unique_names
 from headrace.sql.binder.tree import (
     Aggregate,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from headrace.sql.binder.bind import Binder
 
 
-def has_total(clause: Any) -> bool:
+def has_total(clause: Nodes) -> bool:
     """Whether the empty set is among those that a GROUP BY makes: each of its parts has to have it."""
     count = math.prod(map(_empty_sets, clause)) if clause else 0
     if count > 1:
@@ -41,7 +41,7 @@ def has_total(clause: Any) -> bool:
     return count == 1
 
 
-def _empty_sets(node: Any) -> int:
+def _empty_sets(node: pb.Node) -> int:
     if kind_of(node) != "GroupingSet":
         return 0
     found = node.grouping_set

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from headrace.sql.binder import types as t
 from headrace.sql.binder.reading import check, declare, inner, kind_of, refuse, strings
 from headrace.sql.binder.scope import Wrong
 from headrace.sql.binder.types import Type
 
+if TYPE_CHECKING:
+    from postgast import pg_query_pb2 as pb
+
 declare("TypeName", "names typmods typemod array_bounds")
 _ALIASES: Final = {"string": "text", "bytes": "bytea", "decimal": "numeric", "double": "float8"}
 
 
-def named_type(message: Any) -> Type:
+def named_type(message: pb.TypeName) -> Type:
     """The type. Raises `NotBound` for one that the binder does not know."""
     check(message)
     names = strings(message.names)
@@ -31,7 +34,7 @@ def named_type(message: Any) -> Type:
     return found
 
 
-def _sized(kind: Type, message: Any) -> Type:
+def _sized(kind: Type, message: pb.TypeName) -> Type:
     sizes = []
     for part in message.typmods:
         if kind_of(part) != "A_Const" or part.a_const.WhichOneof("val") != "ival":
@@ -65,7 +68,7 @@ _UNITS: Final = {
 """PostgreSQL's bits for the units of an interval."""
 
 
-def interval_unit(message: Any) -> str | None:
+def interval_unit(message: pb.TypeName) -> str | None:
     """The one unit that is written beside an interval's text; None for other types."""
     if not message.names or not message.typmods or message.names[-1].string.sval != "interval" or message.array_bounds:
         return None

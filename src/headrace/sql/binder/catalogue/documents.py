@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from headrace.errors import StatementError
 from headrace.sql.binder import types as t
@@ -16,6 +16,9 @@ from headrace.sql.binder.reading import NotBound, refuse
 from headrace.sql.binder.resolve import Signature
 from headrace.sql.binder.tree import Aggregate, Call, Constant, Expr, SortKey
 from headrace.sql.binder.types import Type
+
+if TYPE_CHECKING:
+    from postgast import pg_query_pb2 as pb
 
 _OPERATORS: Final = """
 ->(jsonb, text) -> jsonb : field
@@ -196,7 +199,7 @@ AGGREGATES: Final = frozenset(("jsonb_agg", "jsonb_object_agg"))
 
 
 def aggregated(
-    name: str, arguments: Sequence[Expr], order: tuple[SortKey, ...], where: Expr | None, message: Any
+    name: str, arguments: Sequence[Expr], order: tuple[SortKey, ...], where: Expr | None, message: pb.FuncCall
 ) -> Expr:  # fmt: skip
     """A call of one: the values as a list, and that as a document."""
     count = 2 if name == "jsonb_object_agg" else 1

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 from headrace.sql.binder import types as t
 from headrace.sql.binder.catalogue import clock, documents, likes, lists, numbers, spans
-from headrace.sql.binder.catalogue.entries import Catalogue, Entry, catalogue, entries, made
+from headrace.sql.binder.catalogue.entries import Catalogue, Entry, Make, catalogue, entries, made
 from headrace.sql.binder.coerce import as_text, coerce, common_digits, plain
 from headrace.sql.binder.floats import arithmetic
 from headrace.sql.binder.own import comparable, sortable
@@ -23,7 +23,7 @@ def _wider(left: str, right: str) -> str:
     return max(left, right, key=lambda name: _WIDTH[name])
 
 
-def _whole(symbol: str, result: str) -> Any:
+def _whole(symbol: str, result: str) -> Make:
     kind = SCALARS[result]
 
     def make(arguments: Sequence[Expr]) -> Expr:
@@ -59,7 +59,7 @@ def _arithmetic() -> list[Entry]:
     return found
 
 
-def _float(symbol: str, kind: str) -> Any:
+def _float(symbol: str, kind: str) -> Make:
     target = SCALARS[kind]
 
     def make(arguments: Sequence[Expr]) -> Expr:
@@ -98,7 +98,7 @@ _RANK: Final = {name: i for i, name in enumerate(
     ("int2", "int4", "int8", "float4", "float8", "date", "timestamp", "timestamptz"))}  # fmt: skip
 
 
-def _comparison(symbol: str) -> Any:
+def _comparison(symbol: str) -> Make:
     def make(arguments: Sequence[Expr]) -> Expr:
         left, right = alike(arguments, symbol)
         return Call(t.BOOL, f"({{0}} {symbol} {{1}})", (left, right))
@@ -132,7 +132,7 @@ _PAIR: Final = "named_struct('a', {0}, 'b', {1})"
 _FOUND: Final = "coalesce(exists(`__p`.a, `__f` -> `__f` = `__e`), FALSE)"
 
 
-def _elements(function: str, swapped: bool) -> Any:
+def _elements(function: str, swapped: bool) -> Make:
     """Whether all elements of an array, or any, are among those of another; nulls are among none."""
     body = f"CASE WHEN `__p`.a IS NOT NULL AND `__p`.b IS NOT NULL THEN {function}(`__p`.b, `__e` -> {_FOUND}) END"
 
@@ -147,7 +147,7 @@ def _joined(arguments: Sequence[Expr]) -> Expr:
     return Call(t.TEXT, "concat({0}, {1})", tuple(as_text(a) for a in arguments))
 
 
-def _days(symbol: str) -> Any:
+def _days(symbol: str) -> Make:
     """A date plus or minus a number of days."""
 
     def make(arguments: Sequence[Expr]) -> Expr:
