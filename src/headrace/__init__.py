@@ -49,7 +49,7 @@ __version__ = "0.1.0"
 __all__ = ["Database", "Pipeline", "__version__", "connect"]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     # Spark's Python workers import headrace.dataflow through this package: they must not pay for the server side.
     if name in ("connect", "Database"):
         from headrace.session import database

@@ -16,7 +16,6 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import Any
 
 from headrace.catalog.frozen import Timeline
 from headrace.catalog.records import RemapRecord, key_text
@@ -25,7 +24,7 @@ from headrace.errors import CorruptObject
 CACHED_SPLITS = 400_000
 """Splits of all bindings that are kept put together."""
 
-Positions = dict[str, Any]
+Positions = dict[str, object]
 
 
 def shortened(before: RemapRecord, chained: int, binding: RemapRecord) -> RemapRecord:

@@ -20,7 +20,7 @@ def rare(*, late: int = 0, read: Callable[[Any], Any] | None = None) -> Mapping[
     return {**always(late=late, read=read), "rare": True}
 
 
-def always(*, late: int = 0, read: Callable[[Any], Any] | None = None) -> Mapping[str, Any]:
+def always(*, late: int = 0, read: Callable[[object], object] | None = None) -> Mapping[str, object]:
     """The metadata of a field with needs of its own.
 
     Fields with a higher `late` are stored behind the others. `read` makes the value of what was stored, unless that is
@@ -29,13 +29,13 @@ def always(*, late: int = 0, read: Callable[[Any], Any] | None = None) -> Mappin
     return {"late": late, "read": read}
 
 
-def _frozen(value: Any) -> Any:
+def _frozen(value: object) -> object:
     """A JSON value with tuples for its lists."""
     return tuple(map(_frozen, value)) if isinstance(value, list) else value
 
 
 @cache
-def _fields(kind: type[Stored]) -> dict[str, Field[Any]]:
+def _fields(kind: type[Stored]) -> dict[str, Field[object]]:
     """The fields that are stored, in the order in which a new record stores them."""
     own = [f for f in fields(kind) if f.name not in _OF_READING]
     return {f.name: f for f in sorted(own, key=lambda f: int(f.metadata.get("late", 0)))}
@@ -45,7 +45,7 @@ def _fields(kind: type[Stored]) -> dict[str, Field[Any]]:
 class Stored:
     """Base of the typed records that are stored as a JSON object inside of another one."""
 
-    more: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    more: Mapping[str, object] = field(default_factory=dict, repr=False)
     """What was stored under names that this program does not know."""
     stored_as: tuple[str, ...] | None = field(default=None, repr=False, compare=False)
     """The names that were stored, in their order; None if the record was not read."""
@@ -60,7 +60,7 @@ class Stored:
         kind: Any = type(self)
         return [f.name for f in _fields(kind).values() if self._says(f)]
 
-    def _says(self, f: Field[Any]) -> bool:
+    def _says(self, f: Field[object]) -> bool:
         quiet = f.metadata.get("rare", False) or self.stored_as is not None
         default = f.default if f.default_factory is MISSING else f.default_factory()
         return not quiet or bool(getattr(self, f.name) != default)
@@ -75,10 +75,10 @@ class Stored:
         return cls(**values, more=more, stored_as=tuple(data))
 
 
-def _read(f: Field[Any], value: Any) -> Any:
+def _read(f: Field[object], value: object) -> object:
     read = f.metadata.get("read")
     return _frozen(value) if read is None or value is None else read(value)
 
 
-def _written(value: Any) -> Any:
+def _written(value: object) -> object:
     return value.to_json() if isinstance(value, Stored) else value

@@ -78,7 +78,7 @@ def _spread(entries: dict[K, V]) -> list[dict[K, V]]:
 
 
 class _Values(ValuesView[V]):
-    _mapping: FrozenMap[Any, V]
+    _mapping: FrozenMap[object, V]
 
     def __iter__(self) -> Iterator[V]:
         return chain.from_iterable(bucket.values() for bucket in self._mapping._buckets)

@@ -12,7 +12,7 @@ import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import pyarrow as pa
 
@@ -95,7 +95,7 @@ def encode_batch(batch: Batch) -> Batch:
         },
         separators=(",", ":"),
     ).encode()
-    header: dict[str, Any] = {
+    header: dict[str, object] = {
         "version": JOURNAL_VERSION, "kind": batch.kind, "term": batch.at[0], "number": batch.at[1],
         "before": batch.before, "reset": batch.reset, "lease_ms": batch.lease_ms, "nonce": batch.nonce,
         "bytes": len(body),

@@ -307,14 +307,14 @@ class CatalogState:
 class _Draft:
     """A content on its way from one version to the next."""
 
-    def __init__(self, maps: Mapping[str, FrozenMap[Any, Any]], events: Timeline[EventRecord]) -> None:
+    def __init__(self, maps: Mapping[str, FrozenMap[object, object]], events: Timeline[EventRecord]) -> None:
         self._maps = maps
-        self._drafts: dict[str, MapDraft[Any, Any]] = {}
-        self._own: dict[tuple[str, Any], dict[Any, Any]] = {}
+        self._drafts: dict[str, MapDraft[object, object]] = {}
+        self._own: dict[tuple[str, object], dict[object, object]] = {}
         """Entries of indexes that are new: (index, group) -> records by key."""
         self._events = events
 
-    def done(self) -> tuple[dict[str, FrozenMap[Any, Any]], Timeline[EventRecord]]:
+    def done(self) -> tuple[dict[str, FrozenMap[object, object]], Timeline[EventRecord]]:
         for (index, group), members in self._own.items():
             if members:
                 self._of(index).put(group, members)
@@ -377,13 +377,13 @@ class _Draft:
         return members
 
 
-def _by_level_and_epoch(record: RunRecord) -> tuple[Any, ...]:
+def _by_level_and_epoch(record: RunRecord) -> tuple[object, ...]:
     ref = record.ref
     return record.level, ref.epoch_lo, ref.epoch_hi, ref.path, ref.offset
 
 
 _UNBOUND: Timeline[RemapRecord] = Timeline(_epoch_of)
-_NOTHING: Mapping[Any, Any] = MappingProxyType({})
+_NOTHING: Mapping[object, object] = MappingProxyType({})
 
 
 def _by_key(members: Mapping[Any, Any]) -> tuple[Any, ...]:

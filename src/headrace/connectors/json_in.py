@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -100,7 +100,7 @@ def _pieces(
 
 def rows_one_by_one(records: JsonRecords, base: int, columns: Sequence[Column], faults: list[Fault]) -> pa.RecordBatch:
     """The rows by Python's parser; faults are added, with rows counted from `base`."""
-    objects: list[dict[str, Any]] = []
+    objects: list[dict[str, object]] = []
     for row in range(len(records)):
         record = records.record(row)
         try:
@@ -116,7 +116,9 @@ def rows_one_by_one(records: JsonRecords, base: int, columns: Sequence[Column], 
     return batch
 
 
-def object_rows(objects: Sequence[Mapping[str, Any]], columns: Sequence[Column]) -> tuple[pa.RecordBatch, list[Fault]]:
+def object_rows(
+    objects: Sequence[Mapping[str, object]], columns: Sequence[Column]
+) -> tuple[pa.RecordBatch, list[Fault]]:
     """Objects of JSON, decimals as such, as rows: a column that one lacks is NULL, others are ignored."""
     schema, arrays = nullable_schema(columns), []
     faults: list[Fault] = []

@@ -18,7 +18,7 @@ class Raw(str):
     """The text of a document, which stands in a row as it is."""
 
 
-def objects(batch: pa.RecordBatch) -> list[dict[str, Any]]:
+def objects(batch: pa.RecordBatch) -> list[dict[str, object]]:
     """The rows as what `text` writes: maps as objects, documents as they are, everything else as Arrow has it."""
     fields = list(batch.schema)
     plain = {f.name: _plain(f.type) for f in fields if _has_map(f.type)}
@@ -73,7 +73,7 @@ def text(value: Any) -> bytes:
         return json.dumps(_finite(value), default=_spelled, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-def _spelled(value: Any) -> str:
+def _spelled(value: object) -> str:
     if isinstance(value, datetime):
         return value.isoformat(timespec="microseconds").replace("+00:00", "Z")
     if isinstance(value, date):
@@ -83,7 +83,7 @@ def _spelled(value: Any) -> str:
     return format(value, "f") if isinstance(value, Decimal) else str(value)
 
 
-def _finite(value: Any) -> Any:
+def _finite(value: object) -> object:
     if isinstance(value, dict):
         return {name: _finite(inner) for name, inner in value.items()}
     if isinstance(value, list):

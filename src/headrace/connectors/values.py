@@ -40,13 +40,13 @@ def strings_to_array(strings: pa.Array, kind: pa.DataType) -> tuple[pa.Array, Ba
     return (pieces[0] if len(pieces) == 1 else pa.concat_arrays(pieces)), bad
 
 
-def objects_to_array(values: Sequence[Any], kind: pa.DataType) -> tuple[pa.Array, Bad]:
+def objects_to_array(values: Sequence[object], kind: pa.DataType) -> tuple[pa.Array, Bad]:
     """Values as `json.loads` gives them as `kind`; a value at fault becomes NULL."""
     plain = _all_plain(values, kind)
     if plain is not None:
         return plain, []
     convert = _converter(kind)
-    converted: list[Any] = []
+    converted: list[object] = []
     bad: Bad = []
     for i, value in enumerate(values):
         try:
@@ -144,7 +144,7 @@ def _converter(kind: pa.DataType) -> Callable[[Any], Any]:
     return simple[kind]
 
 
-def _integer(value: Any, least: int, most: int) -> int:
+def _integer(value: object, least: int, most: int) -> int:
     if isinstance(value, bool) or not isinstance(value, (int, str, Decimal, float)):
         raise ValueError("not a whole number")
     try:
@@ -158,7 +158,7 @@ def _integer(value: Any, least: int, most: int) -> int:
     return number
 
 
-def _decimal(value: Any, precision: int, scale: int) -> Decimal:
+def _decimal(value: object, precision: int, scale: int) -> Decimal:
     if isinstance(value, bool) or not isinstance(value, (int, float, str, Decimal)):
         raise ValueError("not a number")
     try:
@@ -171,7 +171,7 @@ def _decimal(value: Any, precision: int, scale: int) -> Decimal:
     return number
 
 
-def _double(value: Any) -> float:
+def _double(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float, str, Decimal)):
         raise ValueError("not a number")
     try:
@@ -180,7 +180,7 @@ def _double(value: Any) -> float:
         raise ValueError("not a number") from None
 
 
-def _boolean(value: Any) -> bool:
+def _boolean(value: object) -> bool:
     if isinstance(value, bool):
         return value
     text = value.strip().lower() if isinstance(value, str) else ""
@@ -211,20 +211,20 @@ def _timestamp(value: Any, with_zone: bool) -> datetime:
     return moment
 
 
-def _string(value: Any) -> str:
+def _string(value: object) -> str:
     if not isinstance(value, str):
         return json.dumps(value, separators=(",", ":"), default=float, ensure_ascii=False)
     value.encode()  # a lone surrogate has no UTF-8 form
     return value
 
 
-def _binary(value: Any) -> bytes:
+def _binary(value: object) -> bytes:
     if not isinstance(value, str):
         raise ValueError("not text")
     return bytes.fromhex(value[2:]) if value.startswith("\\x") else value.encode()
 
 
-def _null(value: Any) -> None:
+def _null(value: object) -> None:
     raise ValueError("not NULL")
 
 

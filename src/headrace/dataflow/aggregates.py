@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import reduce
-from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import Column as SparkColumn
@@ -143,7 +142,7 @@ def _distincts(plan: Builder, op: Aggregate, shared: str | None) -> tuple[Distin
 
 def _by_group(
     plan: Builder, op: Aggregate, names: list[str], flow: Flow, rows: DataFrame
-) -> tuple[DataFrame, Sequence[Any]]:
+) -> tuple[DataFrame, Sequence[object]]:
     """Rows that have come together by group, combined before if they can be; stages that run before."""
     hashed = _with_hash(plan, rows, names)
     if op.distincts or not all(a.accumulator.merges for a in op.accumulators):
@@ -177,7 +176,7 @@ def _onward(
 
 def _by_value(
     plan: Builder, op: Aggregate, names: list[str], flow: Flow, frame: DataFrame
-) -> tuple[DataFrame, Sequence[Any]]:
+) -> tuple[DataFrame, Sequence[object]]:
     """Changes of groups, from rows that have come together by group and distinct value; stages that run before."""
     extrema = _kept_apart(op) if _combines(op) else []
     several = len(op.distincts) > 1 or bool(extrema)

@@ -82,7 +82,7 @@ class EpochPlan(Builder):
             frame = self.together(frame, single=True)
         return self.map(frame, [self._terminal(plan, tuple(range(len(wire))))], _NOTHING), False
 
-    def build_only(self, stages: Sequence[Any]) -> DataFrame:
+    def build_only(self, stages: Sequence[object]) -> DataFrame:
         """The DataFrame of a plan that is nothing but these stages (`only`)."""
         return self.map(self.slices(), stages, _NOTHING)
 

@@ -47,7 +47,7 @@ class TableInput:
 class ReadPart(NamedTuple):
     """A source's read task, and the event time below which its rows are late: Unix microseconds, None if none is."""
 
-    task: dict[str, Any]
+    task: dict[str, object]
     below_us: int | None = None
 
 
@@ -203,7 +203,7 @@ def _only(key: bytes) -> Keys:
     return Keys({key_id(key): key})
 
 
-def _refs(items: list[dict[str, Any]]) -> tuple[RunRef, ...]:
+def _refs(items: list[dict[str, object]]) -> tuple[RunRef, ...]:
     return tuple(RunRef.from_json(i) for i in items)
 
 

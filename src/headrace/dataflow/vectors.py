@@ -189,7 +189,7 @@ class _Compiler:
         found: list[Any] = list(values)
         return self._one_of(e, first, sorted(found))
 
-    def _one_of(self, e: Expr, first: Expr, values: list[Any]) -> Expression:
+    def _one_of(self, e: Expr, first: Expr, values: list[object]) -> Expression:
         self._require(first, *ORDERED)
         return Call("is_in", (self.of(first),), self._type(e), tuple(values))
 

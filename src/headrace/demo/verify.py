@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from headrace.demo.data import COLUMNS, Inputs
 from headrace.demo.views import VIEWS, View
@@ -20,7 +20,7 @@ from headrace.sql.values import parse_text
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-Row = tuple[Any, ...]
+Row = tuple[object, ...]
 _EXAMPLES: Final = 2
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyspark import cloudpickle
 from pyspark.util import PythonEvalType
@@ -129,7 +129,7 @@ def names_called(node: Node) -> set[str]:
     return found
 
 
-def _loaded(b: Bridge, call: PythonCall) -> Any:
+def _loaded(b: Bridge, call: PythonCall) -> object:
     """What a Python function was pickled from; for a table function its class."""
     try:
         return cloudpickle.loads(b.python_command(call))

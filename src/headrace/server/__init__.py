@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 __all__ = ["PgClient", "PgServer", "ServerThread", "run_server_in_thread"]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name == "PgClient":
         from headrace.server.client import PgClient
 

@@ -10,7 +10,7 @@ import contextlib
 import struct
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any, Final, NamedTuple, cast
+from typing import Final, NamedTuple, cast
 
 import structlog
 
@@ -93,7 +93,7 @@ class _Elsewhere:
     """A `Pending` of nothing: what comes next may take its time."""
 
     def __init__(self) -> None:
-        self.ready: Future[Any] = Future()
+        self.ready: Future[object] = Future()
         self.ready.set_result(None)
 
     def finish(self) -> Result:

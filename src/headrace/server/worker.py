@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 _T = TypeVar("_T")
-_Job = tuple[Callable[[], Any], "asyncio.Future[Any]"]
+_Job = tuple[Callable[[], object], "asyncio.Future[Any]"]
 
 
 class Worker:
@@ -51,7 +51,7 @@ class Worker:
             del job, call, future, result, error
 
 
-def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+def _settle(future: asyncio.Future[object], result: object, error: BaseException | None) -> None:
     if future.done():
         return
     if error is None:

@@ -110,7 +110,7 @@ class Database:
     def create_function(
         self,
         name: str,
-        function: Callable[..., Any] | Any,
+        function: Callable[..., object] | object,
         returns: str | DataType | None = None,
         *,
         args: Sequence[str] | None = None,
@@ -159,17 +159,17 @@ class Database:
     # ---- pipelines
 
     @property
-    def materialized_view(self) -> Any:
+    def materialized_view(self) -> object:
         """Decorator: see `Pipeline.materialized_view`; `run_pipeline` creates what has been defined."""
         return self.pipeline.materialized_view
 
     @property
-    def view(self) -> Any:
+    def view(self) -> object:
         """Decorator: see `Pipeline.view`."""
         return self.pipeline.view
 
     @property
-    def source(self) -> Any:
+    def source(self) -> object:
         """Decorator: see `Pipeline.source`."""
         return self.pipeline.source
 

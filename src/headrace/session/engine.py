@@ -83,7 +83,9 @@ class Engine:
         output = pa.schema([pa.field(n, arrow_type(types[n])) for n in names])
         return SnapshotScan(table.schema, table.refs, self.root, table.as_of, tuple(names), parallelism, output)
 
-    def reading(self, spark: SparkSession, scan: SnapshotScan, function: Any, columns: Sequence[Column]) -> DataFrame:
+    def reading(
+        self, spark: SparkSession, scan: SnapshotScan, function: object, columns: Sequence[Column]
+    ) -> DataFrame:
         """The columns that a function for `mapInArrow` makes of what it reads by a scan."""
         return _mapped(spark, function, scan.parallelism, columns)
 
@@ -100,7 +102,7 @@ class Engine:
         return _mapped(spark, function, parallelism, [Column(n, types[n]) for n in names])
 
     def source_leaf(
-        self, spark: SparkSession, record: ObjectRecord, offsets: Mapping[str, Any], names: Sequence[str],
+        self, spark: SparkSession, record: ObjectRecord, offsets: Mapping[str, object], names: Sequence[str],
         secrets: Secrets | None = None,
     ) -> DataFrame:  # fmt: skip
         """A source's rows from its start to the offsets."""

@@ -185,12 +185,12 @@ def _check_count(definition: FunctionCode, function: Any, content: FunctionConte
         ) from None
 
 
-def _defined_at(function: Any) -> str:
+def _defined_at(function: object) -> str:
     found = getattr(function, "__code__", None)
     return f" (line {found.co_firstlineno})" if found is not None else ""
 
 
-def _check_annotations(definition: FunctionCode, function: Any, content: FunctionContent) -> None:
+def _check_annotations(definition: FunctionCode, function: object, content: FunctionContent) -> None:
     """Annotations with Python's own types must fit the declared types."""
     notes = dict(getattr(function, "__annotations__", {}))
     returned = notes.pop("return", None)
@@ -216,7 +216,7 @@ def _in_order(function: Any, notes: Mapping[str, Any]) -> Iterable[tuple[str, An
 
 # ---- from Python objects
 
-_pickled: Callable[[Any], bytes] = cloudpickle.dumps
+_pickled: Callable[[object], bytes] = cloudpickle.dumps
 
 
 def content_of_object(
@@ -272,7 +272,7 @@ _VECTORIZED: dict[int, Vectorized] = {
 _AGGREGATES = (PythonEvalType.SQL_GROUPED_AGG_PANDAS_UDF, PythonEvalType.SQL_GROUPED_AGG_ARROW_UDF)
 
 
-def _rows_of(handler: type) -> Callable[..., Any]:
+def _rows_of(handler: type) -> Callable[..., object]:
     """A table function's handler as a generator function."""
 
     def rows(*arguments: Any) -> Any:
@@ -281,7 +281,7 @@ def _rows_of(handler: type) -> Callable[..., Any]:
     return rows
 
 
-def _as_type(given: Any) -> DataType:
+def _as_type(given: object) -> DataType:
     if isinstance(given, DataType):
         return given
     text = str(given)
@@ -337,7 +337,7 @@ def unregister(sessions: Iterable[SparkSession], record: ObjectRecord) -> None:
             session.sql(f"DROP TEMPORARY FUNCTION IF EXISTS `{name}`")
 
 
-def _spark_function(record: ObjectRecord) -> Any:
+def _spark_function(record: ObjectRecord) -> object:
     content = record.content_as(FunctionContent)
     definition = definition_of(record.name, content)
     if content.form == "table":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 import pyarrow as pa
 
@@ -61,7 +60,7 @@ class SourceFunction:
     options: dict[str, str]
     columns: tuple[Column, ...]
     names: tuple[str, ...]
-    tasks: tuple[dict[str, Any], ...]
+    tasks: tuple[dict[str, object], ...]
     parallelism: int
     relation: int
     secrets: dict[str, str] = field(default_factory=dict, repr=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import suppress
-from typing import Any, Final, TextIO
+from typing import Final, TextIO
 
 import structlog
 
@@ -30,7 +30,7 @@ _LONG: Final = ("exception", "stack")
 """What has lines."""
 
 
-def escaped(logger: Any, method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+def escaped(logger: object, method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
     """Show control characters instead of sending them: names that strangers make up must not look like messages."""
     return {
         key: value.translate(_LINES if key in _LONG else _CONTROL) if isinstance(value, str) else value

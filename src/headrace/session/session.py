@@ -112,7 +112,7 @@ class Session:
         self.context.tell = tell
 
     @property
-    def find_portal(self) -> Callable[[str], Any]:
+    def find_portal(self) -> Callable[[str], object]:
         """What finds a portal of the server by its name."""
         return self.context.find_portal
 

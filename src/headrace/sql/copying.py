@@ -187,7 +187,7 @@ def _header(option: pb.DefElem, is_from: bool) -> Literal["none", "line", "match
     return "line" if word in _TRUE else "none"
 
 
-def _check(form: str, given: dict[str, Any], is_from: bool) -> None:
+def _check(form: str, given: dict[str, object], is_from: bool) -> None:
     """PostgreSQL's checks, in its order and words."""
     for objection in _objections(form, given, is_from):
         raise objection

@@ -56,7 +56,7 @@ class _Parser(RisingWaveParser):
         "TO_TIMESTAMP": lambda args: exp.Anonymous(this="to_timestamp", expressions=args),
     }
 
-    def raise_error(self, message: str, token: Any = None) -> None:
+    def raise_error(self, message: str, token: object = None) -> None:
         raise _Fault(message, self._curr or None)
 
     def _parse_interval(

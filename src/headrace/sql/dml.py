@@ -125,7 +125,7 @@ def _stored(node: exp.Expr, kind: str, zone: Zone) -> object:
     return literal_value(node, kind, zone)
 
 
-def literal_value(node: exp.Expr, kind: str, zone: Zone) -> Any:
+def literal_value(node: exp.Expr, kind: str, zone: Zone) -> object:
     """The value of a literal expression as a column of Spark type `kind` stores it, in a time zone.
 
     Raises a `DataError` or `DatatypeMismatch` where the value does not fit, `_NotLiteral` where it is no literal.
@@ -136,7 +136,7 @@ def literal_value(node: exp.Expr, kind: str, zone: Zone) -> Any:
     return assign(_value(node, zone), kind, zone)
 
 
-def literal_of(expression: Expression, kind: str, zone: Zone) -> tuple[bool, Any]:
+def literal_of(expression: Expression, kind: str, zone: Zone) -> tuple[bool, object]:
     """Whether an expression is a literal, and its value as Spark type `kind` in a time zone."""
     try:
         return True, literal_value(expression.tree, kind, zone)
@@ -155,7 +155,7 @@ def _unknown_text(node: exp.Expr) -> str | None:
     return None
 
 
-def _value(node: exp.Expr, zone: Zone) -> Any:
+def _value(node: exp.Expr, zone: Zone) -> object:
     """The value of a literal by its own type: int, Decimal, str, bool, None, list, tuple, bytes, date, datetime."""
     if isinstance(node, exp.Paren):
         return _value(node.this, zone)
@@ -182,12 +182,12 @@ def _value(node: exp.Expr, zone: Zone) -> Any:
     return text
 
 
-def _element(node: exp.Expr, zone: Zone) -> Any:
+def _element(node: exp.Expr, zone: Zone) -> object:
     text = _unknown_text(node)
     return Untyped(text) if text is not None else _value(node, zone)
 
 
-def _cast_value(node: exp.Cast, zone: Zone) -> Any:
+def _cast_value(node: exp.Cast, zone: Zone) -> object:
     if node.to.this == exp.DType.INTERVAL:
         raise _NotLiteral
     kind = spark_type(node.to)

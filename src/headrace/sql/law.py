@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, Final, NoReturn
+from typing import Final, NoReturn
 
 from sqlglot import exp
 
@@ -104,7 +104,7 @@ def _is_bound(node: exp.Expr) -> bool:
     return kind not in HANDLED and (kind.__name__.startswith("JSON") or kind.__name__ == "ArrayContainsAll")
 
 
-def is_set(kind: type[exp.Expr], name: str, value: Any) -> bool:
+def is_set(kind: type[exp.Expr], name: str, value: object) -> bool:
     """Whether an argument says anything."""
     if value is False and (kind.__name__, name) in _MEANT_BY_FALSE:
         return True

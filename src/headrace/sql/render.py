@@ -191,7 +191,7 @@ def renderer(type: str, zone: Zone) -> Callable[[Any], str]:
     return _SCALAR.get(type, _other_text)
 
 
-def _other_text(value: Any) -> str:
+def _other_text(value: object) -> str:
     return interval_text(value) if isinstance(value, dt.timedelta) else str(value)
 
 

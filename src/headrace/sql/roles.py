@@ -13,7 +13,7 @@ from headrace.sql.grants import listed_roles, role_name
 from headrace.sql.secrets import HIDDEN, spelled
 from headrace.sql.starts import starts
 
-_WORDS: Final[dict[str, tuple[str, Any] | None]] = {
+_WORDS: Final[dict[str, tuple[str, object] | None]] = {
     "LOGIN": ("can_login", True), "NOLOGIN": ("can_login", False),
     "SUPERUSER": ("superuser", True), "NOSUPERUSER": ("superuser", False),
     "CREATEDB": ("create_db", True), "NOCREATEDB": ("create_db", False),
@@ -65,12 +65,12 @@ def _name(cursor: Cursor) -> str:
     return name
 
 
-def _options(cursor: Cursor, *, new: bool = False) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+def _options(cursor: Cursor, *, new: bool = False) -> dict[str, object]:
+    found: dict[str, object] = {}
     cursor.match("WITH")
     while cursor.token is not None:
         if new and (cursor.match("IN", "ROLE") or cursor.match("IN", "GROUP")):
-            option: tuple[str, Any] | None = "in_roles", listed_roles(cursor)
+            option: tuple[str, object] | None = "in_roles", listed_roles(cursor)
         else:
             option = _option(cursor)
         if option is not None and option[0] in found:
@@ -80,7 +80,7 @@ def _options(cursor: Cursor, *, new: bool = False) -> dict[str, Any]:
     return found
 
 
-def _option(cursor: Cursor) -> tuple[str, Any] | None:
+def _option(cursor: Cursor) -> tuple[str, object] | None:
     for word in _REFUSED:
         if cursor.peek(word):
             cursor.refuse(f"{word} of a role", "GRANT makes members." if word in ("ROLE", "USER", "ADMIN") else None)

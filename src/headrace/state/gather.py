@@ -101,7 +101,7 @@ class RowAccess:
         base, words = self._k
         return words[base[self._batch_of(rows)] + rows]
 
-    def _words(self, column: int) -> tuple[Ints, npt.NDArray[Any]]:
+    def _words(self, column: int) -> tuple[Ints, npt.NDArray[np.generic]]:
         """For a column of fixed width: where row 0 would lie if it were in a batch, for each batch; and the mapping.
 
         Both in units of the column's width, or of eight bytes where it is wider.

@@ -45,7 +45,7 @@ class FileState:
 
     def to_json(self) -> dict[str, Any]:
         """The position as it stands in offsets."""
-        found: dict[str, Any] = {
+        found: dict[str, object] = {
             "n": self.ordinal,
             "size": self.size,
             "mtime_ns": self.mtime_ns,

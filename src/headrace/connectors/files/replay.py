@@ -12,7 +12,6 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from threading import Lock
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +25,7 @@ from headrace.connectors.pacing import EventSchedule, RateSchedule, Schedule
 from headrace.connectors.policy import ParsedRows
 
 _CACHED = 4
-_cache: OrderedDict[Any, ReplayRows] = OrderedDict()
+_cache: OrderedDict[object, ReplayRows] = OrderedDict()
 _lock = Lock()
 _DAY_US = 86_400_000_000
 

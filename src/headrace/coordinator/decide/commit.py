@@ -305,7 +305,7 @@ def _check_bindings(graph: Graph[R, J], state: CatalogState, part: JobPart[J], t
             raise _lost(part.job, graph.relation(source_id), oldest, known.safe_epoch)
 
 
-def _input(s: Slice, refs: tuple[RunRef, ...], tasks: tuple[Any, ...]) -> InputRead:
+def _input(s: Slice, refs: tuple[RunRef, ...], tasks: tuple[object, ...]) -> InputRead:
     if isinstance(s, TaskSlice):
         return InputRead(tasks=tasks[s.low : s.high])
     if s.whole:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any, TypeVar
+from typing import TypeVar
 
 T = TypeVar("T")
 
@@ -18,9 +18,9 @@ class Holds:
     __slots__ = ("_calls",)
 
     def __init__(self) -> None:
-        self._calls: list[tuple[Callable[..., object], tuple[Any, ...]]] = []
+        self._calls: list[tuple[Callable[..., object], tuple[object, ...]]] = []
 
-    def callback(self, call: Callable[..., object], /, *args: Any) -> None:
+    def callback(self, call: Callable[..., object], /, *args: object) -> None:
         """Have a call made in the end."""
         self._calls.append((call, args))
 

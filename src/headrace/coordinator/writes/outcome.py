@@ -6,7 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Generic, TypeVar, cast
+from typing import Generic, TypeVar, cast
 
 from structlog import get_logger
 
@@ -58,7 +58,7 @@ class Outcome(Generic[T]):
                 raise TimeoutError("the outcome is not known yet")
         return self._error
 
-    def add_done_callback(self, call: Callable[[Any], object]) -> None:
+    def add_done_callback(self, call: Callable[[object], object]) -> None:
         """Have a call made once it is settled."""
         self._callbacks.append(call)
         if self._settled:

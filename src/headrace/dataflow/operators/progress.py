@@ -19,7 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Protocol
 
 INTERVAL_S = 0.5
 """Least seconds between two reports of the rows of one task."""
@@ -55,12 +55,12 @@ class ProgressStream:
         self._retry_at_s = 0.0
         self._sending = threading.Lock()
 
-    def send(self, events: Sequence[dict[str, Any]]) -> None:
+    def send(self, events: Sequence[dict[str, object]]) -> None:
         """Say something, if the listener takes it."""
         with self._sending:
             self._send(events)
 
-    def _send(self, events: Sequence[dict[str, Any]]) -> None:
+    def _send(self, events: Sequence[dict[str, object]]) -> None:
         if self._socket is None and not self._open():
             return
         assert self._socket is not None

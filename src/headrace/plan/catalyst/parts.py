@@ -30,7 +30,7 @@ CHILDREN: Final[Mapping[str, tuple[str, ...]]] = {
 class Asked(Generic[T]):
     """A field of a part that is found out when it is first wanted, and kept. Two who want it at once find the same."""
 
-    def __init__(self, find: Callable[[Any], T]) -> None:
+    def __init__(self, find: Callable[[object], T]) -> None:
         self._find = find
         self._name = find.__name__
         self.__doc__ = find.__doc__

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -38,7 +38,7 @@ class KeyScan:
 
     scan: SnapshotScan
     table: SnapshotTable
-    equal: Mapping[str, Any]
+    equal: Mapping[str, object]
     later: SnapshotTable | None = None
     parallelism = 1
 
@@ -82,7 +82,7 @@ class KeyScan:
 
 
 def key_scan(
-    context: Context, target: ObjectRecord, names: Sequence[str], equal: Mapping[str, Any], snapshot: Snapshot,
+    context: Context, target: ObjectRecord, names: Sequence[str], equal: Mapping[str, object], snapshot: Snapshot,
     stack: ExitStack,
 ) -> KeyScan | None:  # fmt: skip
     """What reads the rows of a table or view with these values; None where no key or index has them.

@@ -61,7 +61,7 @@ def _let_in(context: Context, maker: int, name: str) -> None:
     context.coordinator.alter_objects([maker], change, "has made a role")
 
 
-def _check_given(context: Context, options: Mapping[str, Any]) -> None:
+def _check_given(context: Context, options: Mapping[str, object]) -> None:
     """Raise `InsufficientPrivilege` for what only those may give who have it."""
     own = context.rights.role
     for name, word in _GIVEN_BY_HOLDERS.items():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from decimal import Decimal
-from typing import Any
 
 import pyarrow as pa
 from sqlglot import exp
@@ -68,7 +67,7 @@ def _used(tree: exp.Expr) -> list[str]:
     return [key for key, value in tree.args.items() if value not in (None, [], False, ())]
 
 
-def constant_value(text: str, kind: str, zone: Zone) -> tuple[bool, Any]:
+def constant_value(text: str, kind: str, zone: Zone) -> tuple[bool, object]:
     """Whether a default is a literal, and its value as Spark type `kind` in the zone in which it was declared."""
     try:
         return literal_of(parse_expression(text), kind, zone)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -72,7 +71,7 @@ def check_not_null(record: ObjectRecord, rows: pa.Table) -> None:
             raise null_in(label(record), column.name, [text_of(c[at]) for c in rows.columns])
 
 
-def check_row(record: ObjectRecord, row: Sequence[Any]) -> None:
+def check_row(record: ObjectRecord, row: Sequence[object]) -> None:
     """Raise `NotNullViolation` for a null in a row where none may be."""
     for column, value in zip(record.columns, row):
         if value is None and is_required(record, column):

@@ -136,7 +136,7 @@ def _rows(context: Context, schema: str, name: str, roles: Collection[str]) -> p
     return pa.Table.from_arrays(arrays, schema=arrow_schema([Column(c.name, c.type) for c in columns]))
 
 
-def _array(values: list[Any], kind: pa.DataType) -> pa.Array:
+def _array(values: list[object], kind: pa.DataType) -> pa.Array:
     if any(isinstance(v, str) for v in values) and not pa.types.is_string(kind):
         return pa.array(values, pa.string()).cast(kind)  # a moment, say
     return pa.array(values, kind)

@@ -182,7 +182,7 @@ class Plan:
             return step.node.definition.function()
         return frames.relation(self._context, name).alias(name)
 
-    def _fill(self, name: str, rows: Any) -> None:
+    def _fill(self, name: str, rows: object) -> None:
         record = self._record(name)
         assert record is not None
         try:

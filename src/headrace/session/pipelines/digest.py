@@ -6,17 +6,16 @@ import hashlib
 import json
 import types
 from collections.abc import Iterator
-from typing import Any
 
 _DEEPEST = 12
 
 
-def digest(parts: Any) -> str:
+def digest(parts: object) -> str:
     """A digest of JSON values."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
 
 
-def code_parts(value: Any, depth: int = 0, seen: frozenset[int] = frozenset()) -> Any:
+def code_parts(value: object, depth: int = 0, seen: frozenset[int] = frozenset()) -> object:
     """What a function does, as JSON values: its code, constants, defaults, and what it refers to outside of itself.
 
     Lines and files are left out, so that moving a function changes nothing.
@@ -48,7 +47,7 @@ def code_parts(value: Any, depth: int = 0, seen: frozenset[int] = frozenset()) -
     return code_parts(function, inner, seen) if isinstance(function, types.FunctionType) else type(value).__qualname__
 
 
-def _references(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+def _references(function: types.FunctionType) -> Iterator[tuple[str, object]]:
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
         try:
             yield name, cell.cell_contents

@@ -132,7 +132,7 @@ class PipelineGraph:
 
     def _evaluated(self, definition: Definition) -> PipelineNode:
         node = PipelineNode(definition)
-        parts: list[Any] = [definition.kind, dict(definition.options)]
+        parts: list[object] = [definition.kind, dict(definition.options)]
         if definition.kind == "function":
             arguments = dict(definition.arguments)
             parts += [str(arguments["returns"]), arguments["args"], code_parts(definition.function)]
@@ -172,7 +172,7 @@ class PipelineGraph:
         node.columns = tuple(Column(a.name, spark_of(a).simpleString()) for a in analyzed.output)
         return [canonical(analyzed.text, {}), list(_code(self._bridge, analyzed))]
 
-    def _sql(self, node: PipelineNode, text: str) -> Any:
+    def _sql(self, node: PipelineNode, text: str) -> object:
         query = parse_query(text)
         for name in sorted(query.tables(), key=str):
             if name.schema in (None, "public") and name.name in self._pipeline.definitions:

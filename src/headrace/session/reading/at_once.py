@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 
@@ -57,7 +57,7 @@ def read_at_once(context: Context, planned: PlannedRead, texts: Sequence[str | N
     return Result(st.Select.told, plan.columns, iter(()) if computed is None else iter((computed,)))
 
 
-def _batch(plan: ReadPlan, values: Sequence[Any]) -> Iterator[pa.RecordBatch]:
+def _batch(plan: ReadPlan, values: Sequence[object]) -> Iterator[pa.RecordBatch]:
     """Values as the only row, which is made when it is asked for."""
     arrays = [pa.array((value,), kind) for value, kind in zip(values, plan.kinds, strict=True)]
     yield pa.RecordBatch.from_arrays(arrays, names=list(plan.query.names))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -68,7 +68,7 @@ def _is_stored(target: object) -> bool:
 
 
 def read_here(
-    context: Context, planned: PlannedRead, values: Sequence[Any], stack: ExitStack
+    context: Context, planned: PlannedRead, values: Sequence[object], stack: ExitStack
 ) -> tuple[Iterator[pa.RecordBatch], Snapshot | None] | None:
     """The rows of a query, and the snapshot that they are of, which the stack holds; None where Spark is to answer.
 

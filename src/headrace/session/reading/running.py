@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
@@ -36,7 +36,7 @@ class TooMuch(Exception):
     """Raised where more would have to be read than is read here: Spark is to do it."""
 
 
-def constant_rows(plan: ReadPlan, values: Sequence[Any]) -> Iterator[pa.RecordBatch]:
+def constant_rows(plan: ReadPlan, values: Sequence[object]) -> Iterator[pa.RecordBatch]:
     """The rows of a plan over no relation. Raises what `computed` does."""
     steps = plan.steps(values)
     rows = RowColumns.of([], 1)
@@ -47,7 +47,7 @@ def constant_rows(plan: ReadPlan, values: Sequence[Any]) -> Iterator[pa.RecordBa
 
 
 def snapshot_rows(
-    context: Context, plan: ReadPlan, values: Sequence[Any], snapshot: Snapshot, stack: ExitStack
+    context: Context, plan: ReadPlan, values: Sequence[object], snapshot: Snapshot, stack: ExitStack
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a plan over its relation as a snapshot has it.
 
@@ -84,7 +84,7 @@ def _scan(context: Context, plan: ReadPlan, snapshot: Snapshot) -> SnapshotScan:
 
 
 def _chosen(
-    context: Context, plan: ReadPlan, values: Sequence[Any], snapshot: Snapshot, stack: ExitStack
+    context: Context, plan: ReadPlan, values: Sequence[object], snapshot: Snapshot, stack: ExitStack
 ) -> tuple[Iterator[pa.RecordBatch], bool]:
     """The stored rows that a plan reads, and whether they were looked up by what they are to be equal to."""
     record = plan.record

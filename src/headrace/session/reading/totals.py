@@ -39,7 +39,7 @@ def totals(
     over: Sequence[Expression | None],
     rows: Iterable[RowColumns],
     weight: Expression,
-) -> list[Any]:
+) -> list[object]:
     """The value of each aggregate. Raises `UncertainValue` for sums that may be too large, and what kernels raise."""
     kept: list[list[tuple[pa.Array | None, Ints]]] = [[] for _ in aggregates]
     for part in rows:
@@ -74,7 +74,7 @@ def _sum(parts: _Parts) -> int | None:
     return found if any_value else None
 
 
-def _extreme(which: str) -> Callable[[_Parts], Any]:
+def _extreme(which: str) -> Callable[[_Parts], object]:
     def of(parts: _Parts) -> Any:
         arrays = [array.filter(pa.array(weights > 0)) for array, weights in parts if array is not None]
         return pc.min_max(pa.chunked_array(arrays))[which] if arrays else None
@@ -86,7 +86,7 @@ COUNT_ROWS: Final = "count(1)"
 _COUNT: Final = "count({d}{0})"
 _SUM: Final = "sum({d}{0})"
 _LONG_SUM: Final = "CAST(sum({d}{0}) {w} AS DECIMAL(19,0))"
-_TOTALS: Final[Mapping[str, Callable[[_Parts], Any]]] = {
+_TOTALS: Final[Mapping[str, Callable[[_Parts], object]]] = {
     COUNT_ROWS: _count, _COUNT: _count, _SUM: _sum, _LONG_SUM: _sum,
     "min({0})": _extreme("min"), "max({0})": _extreme("max"),
 }  # fmt: skip

@@ -20,7 +20,7 @@ from headrace.sql.binder.types import Type
 from headrace.sql.values import parse_text
 
 _t = pa.types
-Values: TypeAlias = Sequence[Any] | None
+Values: TypeAlias = Sequence[object] | None
 """The values of the parameters; None before they are known."""
 
 
@@ -59,7 +59,7 @@ class Twins:
             raise NoTwin(expr.type.spark)
         return arrow_type(expr.type.spark)
 
-    def call(self, function: str, expr: bt.Call, *options: Any) -> Call:
+    def call(self, function: str, expr: bt.Call, *options: object) -> Call:
         """A function of all arguments."""
         return Call(function, tuple(self.of(a) for a in expr.arguments), self.type(expr), options)
 
@@ -81,7 +81,7 @@ class Twins:
         return found.value
 
 
-def value_of(constant: bt.Constant) -> Any:
+def value_of(constant: bt.Constant) -> object:
     """The value that a literal spells. Raises `NoTwin` for what is none here."""
     if constant.text is None:
         return None
@@ -91,7 +91,7 @@ def value_of(constant: bt.Constant) -> Any:
         raise NoTwin(error.message) from None
 
 
-def _sample(kind: Type) -> Any:
+def _sample(kind: Type) -> object:
     """Some value of a type, by which to find out what has a twin before values are known."""
     if kind.category == "N" or kind.name == "bool":
         return parse_text("1", kind.spark)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from sqlglot import exp
 
@@ -63,7 +62,7 @@ def _literal_cast(node: exp.Cast, text: str) -> exp.Expr:
     return _spelled(parse_text(text, kind), node.to)
 
 
-def _spelled(value: Any, kind: exp.DataType) -> exp.Expr:
+def _spelled(value: object, kind: exp.DataType) -> exp.Expr:
     if isinstance(value, list):
         inner = kind.expressions[0]
         assert isinstance(inner, exp.DataType)
