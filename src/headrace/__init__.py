@@ -38,7 +38,7 @@ errors.py     every error that reaches a user, with its SQLSTATE
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from headrace.session.database import Database, connect

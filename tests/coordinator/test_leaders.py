@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,10 @@ from typing import Any
 import pytest
 from fake_groups import Groups
 
+from headrace.catalog.edits import CarryAlong
+from headrace.catalog.records import JobRecord
+from headrace.coordinator.ddl import planning as planning_module
+from headrace.coordinator.decide.life import Turn, turned
 from headrace.errors import LogLost, SparkLost, StorageError
 from support import WAIT_S
 
@@ -107,6 +112,33 @@ def test_who_is_created_while_its_group_is_planned_leads_it(db: Groups, monkeypa
     epoch = db.insert(u, 3)
     db.until(lambda: db.core.graph.jobs[b].committed >= epoch)
     assert [db.status(i).status for i in (a, b)] == ["quarantined", "running"]
+
+
+def test_a_commit_that_takes_a_view_along_is_not_written_over_by_its_turn(
+    db: Groups, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I6: views above commit while others are planned; between the look at a record and its transaction none does."""
+    t = db.table("t")
+    db.insert(t, 1)
+    view = db.grouped("v", "g", t)
+    further = db.core.graph.jobs[view].committed + 1
+
+    def takes_along() -> None:
+        with db.core.committing:
+            db.catalog.transact([CarryAlong(i, further) for i in (t, view)])
+
+    above = threading.Thread(target=takes_along)
+
+    def looked_at(record: JobRecord, turn: Turn) -> Any:
+        above.start()
+        above.join(0.2)  # if nothing keeps it from committing, it has
+        return turned(record, turn)
+
+    monkeypatch.setattr(planning_module, "turned", looked_at)
+    db.c._planning._turn(db.core.graph.jobs[view], Turn.UNPLANNABLE, "cannot be planned")
+    above.join(WAIT_S)
+    stored = db.catalog.state.jobs[view]
+    assert (stored.status, stored.committed_epoch) == ("quarantined", further)
 
 
 def fails_once(db: Groups, monkeypatch: pytest.MonkeyPatch, lost: int, meanwhile: Callable[[], None]) -> None:

@@ -217,13 +217,19 @@ class Planning:
         return plan
 
     def _turn(self, job: Job, turn: Turn, text: str = "") -> None:
-        """Let a job take a turn in its life, durably. The caller sees to it that the job commits nothing meanwhile."""
-        before = self._core.catalog.state.jobs[job.id]
-        record, effects = turned(before, turn)
-        if record != before:
-            self._core.catalog.transact([Put(record), *(AddEvent(said, job.id, text) for said in effects)])
-        with self._core.lock:  # views above may take it along in their commits
-            job.turn(turn)
+        """Let a job take a turn in its life, durably.
+
+        It commits nothing itself meanwhile, but views above may take it along in their commits: between the look at its
+        record and the transaction none comes, which would be written over.
+        """
+        core = self._core
+        with core.committing:
+            before = core.catalog.state.jobs[job.id]
+            record, effects = turned(before, turn)
+            if record != before:
+                core.catalog.transact([Put(record), *(AddEvent(said, job.id, text) for said in effects)])
+            with core.lock:
+                job.turn(turn)
 
     def _kept(
         self, record: ObjectRecord, job_record: JobRecord, tables: Mapping[str, int]
