@@ -38,7 +38,7 @@ errors.py     every error that reaches a user, with its SQLSTATE
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from headrace.session.database import Database, connect
@@ -49,7 +49,7 @@ __version__ = "0.1.0"
 __all__ = ["Database", "Pipeline", "__version__", "connect"]
 
 
-def __getattr__(name: str) -> object:
+def __getattr__(name: str) -> Any:
     # Spark's Python workers import headrace.dataflow through this package: they must not pay for the server side.
     if name in ("connect", "Database"):
         from headrace.session import database

@@ -327,11 +327,11 @@ def _describe(name: str, info: FieldInfo, settings: Settings | None) -> SettingI
     )
 
 
-def _type_name(annotation: Any) -> str:
+def _type_name(annotation: object) -> str:
     return annotation.__name__ if annotation in (int, str, bool, Path) else str(annotation).replace("typing.", "")
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     if value is None:
         return ""
     if isinstance(value, dict):

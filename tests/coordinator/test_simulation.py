@@ -35,6 +35,7 @@ from headrace.coordinator.decide.life import Turn
 from headrace.coordinator.decide.machine import idle, may_join, may_run_ahead, next_epoch
 from headrace.coordinator.decide.membership import Move
 from headrace.coordinator.decide.settlement import quarantined
+from headrace.coordinator.decide.steps import position_of
 from headrace.coordinator.decide.together import next_steps
 from headrace.errors import DataError, LogLost
 
@@ -78,6 +79,10 @@ class Simulation:
     """Jobs that have led their group anew while they ran."""
     shared: int = 0
     """Jobs of several steps."""
+    unanswered: int = 0
+    """Commits that were durable and of which nobody was told."""
+    learned: int = 0
+    """Jobs that have found out later."""
     open_writes: list[tuple[int, Callable[[int], None]]] = field(default_factory=list)
     stuck: set[tuple[str, int | None]] = field(default_factory=set)
 
@@ -349,6 +354,9 @@ class Simulation:
         outdated = any(self.outdated(lane) for lane in waiting)
         if outdated or not may_run_ahead(world, jobs, len(waiting), self.in_flight):
             return False
+        if any(j.activity.unsure for j in jobs):
+            self.learn(jobs)
+            jobs = self.lane(key)
         before = [lane.epoch for lane in waiting]
         decision = next_epoch(world, jobs, self.limit, ahead_of(before), dues_after(before))
         if not decision.run:
@@ -363,6 +371,7 @@ class Simulation:
     def fail(self, key: tuple[str, int | None], held: Lane, *, expression: bool) -> None:
         """A step failed: the epoch is abandoned; if it was taken in steps, it is taken whole the next time."""
         del self.lanes[key]
+        self.doubt(held)
         if expression:
             assert held.stepwise and not all(j.whole for j in held.jobs), "whole epochs are balanced"
             found = plan_rewind(self.world.state, held.jobs)
@@ -375,7 +384,8 @@ class Simulation:
         """A commit of the steps up to here."""
         found = plan_partial(held.epoch, 0)
         if not self.transact(found):
-            del self.lanes[key]
+            self.doubt(held)
+            self.lanes.pop(key, None)
         elif self.lanes.get(key) is held:
             found.apply(self.world)
             note_stored(held.epoch)
@@ -387,6 +397,7 @@ class Simulation:
             return self.give_up(key)
         found = plan_final(world, world.state, due[-1].jobs, [lane.epoch for lane in due], 0, self.within_ms)
         if not self.transact(found):
+            self.doubt(due[-1])
             return self.give_up(key)
         if key not in self.waiting:
             return None
@@ -404,12 +415,35 @@ class Simulation:
         for lane in self.waiting.pop(key):
             lane.given_up = True
 
+    def doubt(self, held: Lane) -> None:
+        """A commit has failed, perhaps after all was done: its jobs look at what there is before they go on."""
+        for job in held.jobs:
+            job.doubt()
+
+    def learn(self, jobs: Sequence[SimJob]) -> None:
+        """What `Failures.resync` does: take up what has become of the commits that were in doubt."""
+        world, state = self.world, self.world.state
+        for job in jobs:
+            record, relation = state.jobs[job.id], world.relations[job.id]
+            if record.committed_epoch > job.committed:
+                self.learned += 1
+                for ref in (r.ref for r in state.runs_of(relation.state_table)):
+                    if job.committed < ref.epoch_hi <= record.committed_epoch:
+                        relation.changed(ref.epoch_hi, ref.rows)
+            job.learn(record, position_of(state.positions_of(job.id)))
+            assert job.committed >= record.committed_epoch or not record.committed_epoch, (
+                "it knows its checkpoint again"
+            )
+
     def transact(self, found: Commit) -> bool:
-        """Commit; False if it fails before. A crash may follow, and then nobody is told."""
+        """Commit; False if it fails, before or with its answer lost. A crash may follow, and then nobody is told."""
         fault = self.random.random() if self.faults else 1.0
         if fault < 0.04:
             return False
         self.world.transact(found.edits)
+        if self.seed % 2 and self.faults and self.random.random() < 0.1:
+            self.unanswered += 1
+            return False
         if fault < 0.08:
             self.crash()
         else:
@@ -607,3 +641,5 @@ def test_the_same_seed_gives_the_same_history() -> None:
     assert sum(s.ran_ahead for s in found) > 10, "epochs begin over those that are not committed"
     assert sum(s.shared for s in found) > 10, "views of a group share jobs"
     assert sum(s.led for s in found) > 1, "groups begin anew while their jobs run"
+    assert sum(s.unanswered for s in found) > 5, "commits are durable without an answer"
+    assert sum(s.learned for s in found) > 1, "and are found out about"

@@ -42,11 +42,11 @@ class Deadlines:
             return made
 
         @sa.event.listens_for(engine, "checkout")
-        def checkout(connection: Any, record: Any, proxy: Any) -> None:
+        def checkout(connection: object, record: object, proxy: object) -> None:
             self._begin(record)
 
         @sa.event.listens_for(engine, "checkin")
-        def checkin(connection: Any, record: Any) -> None:
+        def checkin(connection: object, record: object) -> None:
             self._end(record)
 
         @sa.event.listens_for(engine, "close")

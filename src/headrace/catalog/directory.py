@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from headrace.state.objects import StoredObject, make_directory, prepare_directory, sync_directory
 
@@ -54,7 +54,7 @@ class Directory:
         if self._sync:
             sync_directory(folder)
 
-    def get(self, path: str, offset: int, length: int) -> Any:
+    def get(self, path: str, offset: int, length: int) -> object:
         """See `Transport`."""
         with open(self._root / path, "rb") as file:
             file.seek(offset)

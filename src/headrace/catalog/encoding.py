@@ -50,14 +50,14 @@ class Stored:
     stored_as: tuple[str, ...] | None = field(default=None, repr=False, compare=False)
     """The names that were stored, in their order; None if the record was not read."""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """The stored form: names that were read where they stood, then the others that say something."""
         names = dict.fromkeys((*(self.stored_as or ()), *self._said(), *self.more))
         return {name: self.more[name] if name in self.more else _written(getattr(self, name)) for name in names}
 
     def _said(self) -> list[str]:
         """The fields that are stored though none of them was read."""
-        kind: Any = type(self)
+        kind: object = type(self)
         return [f.name for f in _fields(kind).values() if self._says(f)]
 
     def _says(self, f: Field[object]) -> bool:
@@ -66,9 +66,9 @@ class Stored:
         return not quiet or bool(getattr(self, f.name) != default)
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Self:
+    def from_json(cls, data: Mapping[str, object]) -> Self:
         """The inverse of `to_json`. Raises `TypeError` or `ValueError` for what cannot be such a record."""
-        kind: Any = cls
+        kind: object = cls
         known = _fields(kind)
         values = {name: _read(known[name], value) for name, value in data.items() if name in known}
         more = {name: value for name, value in data.items() if name not in known}

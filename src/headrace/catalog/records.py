@@ -40,13 +40,13 @@ class _Record:
 
     VERSION: ClassVar[int] = 1
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """The stored form: a dict of JSON values with the schema version in `v`."""
-        kind: Any = type(self)
+        kind: object = type(self)
         return {"v": self.VERSION, **{name: getattr(self, name) for name in _names(kind)}}
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Self:
+    def from_json(cls, data: dict[str, object]) -> Self:
         """The inverse of `to_json`."""
         return cls(**data)
 
@@ -98,9 +98,9 @@ class ObjectRecord(_Record):
         assert isinstance(self.content, kind), f"object {self.id} is a {self.kind}"
         return self.content
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """The stored form."""
-        stored: dict[str, Any] = {
+        stored: dict[str, object] = {
             "v": self._version(), "id": self.id, "kind": self.kind, "schema": self.schema, "name": self.name,
             "columns": [[c.name, c.type, c.nullable] for c in self.columns], "definition": self.definition,
             "primary_key": self.primary_key, "options": self.options, "depends_on": self.depends_on,
@@ -182,7 +182,7 @@ class JobRecord(_Record):
         data["plan"] = JobPlan.from_json(data.get("plan", {}))
         return cls(**data)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """The stored form."""
         return {**_Record.to_json(self), "plan": self.plan.to_json()}
 
@@ -276,7 +276,7 @@ class RunRecord(_Record):
         """The id."""
         return run_id(self.ref)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """The stored form."""
         stored = {**_Record.to_json(self), "ref": self.ref.to_json(), "v": 3}
         if self.content_b64 is None:
@@ -303,7 +303,7 @@ class RemapRecord(_Record):
 
     source_id: int
     epoch: int
-    offsets: dict[str, Any]
+    offsets: dict[str, object]
     """Split name -> offset, as JSON values: of all splits, or of those that have moved since `base`."""
     watermark_us: int | None = None
     """Event time, Unix microseconds, below which no further row is expected."""
@@ -319,7 +319,7 @@ class RemapRecord(_Record):
         """Source and epoch."""
         return (self.source_id, self.epoch)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """The stored form; a whole binding says nothing of a base."""
         stored = _Record.to_json(self)
         return {k: v for k, v in stored.items() if self.base is not None or k not in ("base", "gone", "chained")}

@@ -254,7 +254,7 @@ class CatalogState:
         return found
 
     def _of(self, index: str, group: Any) -> Mapping[Any, Any]:
-        found: Mapping[Any, Any] = self._maps[index].get(group, _NOTHING)
+        found: Mapping[object, object] = self._maps[index].get(group, _NOTHING)
         return found
 
     # ---- positions, events, epochs
@@ -370,7 +370,7 @@ class _Draft:
             draft = self._drafts[name] = self._maps[name].draft()
         return draft
 
-    def _members(self, index: str, group: Any) -> dict[Any, Any]:
+    def _members(self, index: str, group: object) -> dict[object, object]:
         members = self._own.get((index, group))
         if members is None:
             members = self._own[index, group] = dict(self._maps[index].get(group, _NOTHING))
@@ -390,7 +390,7 @@ def _by_key(members: Mapping[Any, Any]) -> tuple[Any, ...]:
     return tuple(members[key] for key in sorted(members))
 
 
-def _entries(record: Record) -> Iterator[tuple[str, Any]]:
+def _entries(record: Record) -> Iterator[tuple[str, object]]:
     """The indexes in which a record is found, and under what."""
     if isinstance(record, ObjectRecord):
         for upstream in record.depends_on:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from headrace.connectors import options as option_texts
 from headrace.connectors.declared import DeclaredOptions, Option
@@ -46,7 +46,7 @@ class JobOption(Option):
         """What counts where it is not given, for people."""
         return f"the setting `{self.setting}`" if self.setting is not None else super().default_text
 
-    def read(self, reader: OptionReader) -> Any:
+    def read(self, reader: OptionReader) -> object:
         """See `Option`."""
         found = super().read(reader)
         if self.name == GROUP and found is not None and not is_group_name(found):

@@ -24,7 +24,7 @@ def objects(batch: pa.RecordBatch) -> list[dict[str, object]]:
     plain = {f.name: _plain(f.type) for f in fields if _has_map(f.type)}
     plain |= {f.name: Raw for f in fields if is_document(f)}
     try:
-        rows: list[dict[str, Any]] = batch.to_pylist()
+        rows: list[dict[str, object]] = batch.to_pylist()
     except (ValueError, OverflowError) as error:
         raise SinkError(f"a row cannot be written as JSON: {error}", hint="it has years from 1 to 9999") from error
     for name, change in plain.items():
@@ -58,7 +58,7 @@ def _name(key: Any) -> Any:
     return key if isinstance(key, (str, bool, int, float)) else _spelled(key)
 
 
-def text(value: Any) -> bytes:
+def text(value: object) -> bytes:
     """A value as JSON in UTF-8.
 
     Decimals are strings, so that no digit is lost; times are ISO 8601, those with a zone end in Z; binary is `\\x` and

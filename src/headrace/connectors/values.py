@@ -120,7 +120,7 @@ def _cast_one(value: pa.Scalar, kind: pa.DataType, index: int, bad: Bad) -> pa.A
         return pa.nulls(1, kind)
 
 
-def _converter(kind: pa.DataType) -> Callable[[Any], Any]:
+def _converter(kind: pa.DataType) -> Callable[[object], object]:
     """A function from a JSON value or text to the Python value of `kind`; it raises for a value at fault."""
     t = pa.types
     if t.is_integer(kind):
@@ -239,5 +239,5 @@ def _json(value: Any, kind: type, name: str) -> Any:
     return value
 
 
-def _struct(value: dict[str, Any], fields: dict[str, Callable[[Any], Any]]) -> dict[str, Any]:
+def _struct(value: dict[str, object], fields: dict[str, Callable[[object], object]]) -> dict[str, object]:
     return {name: None if value.get(name) is None else convert(value[name]) for name, convert in fields.items()}

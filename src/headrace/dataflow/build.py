@@ -54,7 +54,7 @@ class EpochPlan(Builder):
     def __init__(self, *given: Any, vectorize: bool = True, **named: Any):
         super().__init__(*given, **named)
         self.chains = Chains(self, vectorize)
-        self.only: tuple[Any, ...] | None = None
+        self.only: tuple[object, ...] | None = None
         """After `build`: the stages, where all of the plan is stages of one worker over slices; else None."""
 
     def build(self, plan: ViewPlan) -> tuple[DataFrame, bool]:

@@ -71,10 +71,10 @@ class StagePlan:
     """The plan of one stage: the rows that it runs over, the stage itself, and what it puts out."""
 
     frame: DataFrame
-    stage: Any
+    stage: object
     attrs: list[Attr]
     schema: StructType
-    before: Sequence[Any] = ()
+    before: Sequence[object] = ()
     """Stages that run before it in the same worker."""
 
 
@@ -99,7 +99,7 @@ class Builder(ABC):
         self,
         bridge: Bridge,
         parallelism: int,
-        acknowledge: Any,
+        acknowledge: object,
         relations: Mapping[int, TableSchema | None],
         weak_hash: int | None = None,
         active: frozenset[int] | None = None,
@@ -121,7 +121,7 @@ class Builder(ABC):
         self.names: Mapping[int, str] = {}
         """The names of the query's attributes."""
         self._slices: list[DataFrame] = []
-        self.following: dict[str, Sequence[Any]] = {}
+        self.following: dict[str, Sequence[object]] = {}
         """Operator -> stages that go on in the worker of its own, with the same columns."""
 
     @abstractmethod
@@ -153,7 +153,7 @@ class Builder(ABC):
 
     def collected(
         self, op: Operator, flow: Flow, frame: DataFrame, *, single: bool = False, placed: bool = False
-    ) -> tuple[DataFrame, Sequence[Any]]:
+    ) -> tuple[DataFrame, Sequence[object]]:
         """Rows of one `__k` in one task, and the stages that make them in its worker, if they need not go to Spark."""
         worker = self.in_worker(op, flow, frame) if self.parallelism == 1 else None
         if worker is not None:

@@ -24,7 +24,7 @@ def register(sessions: Iterable[SparkSession]) -> None:
             register_function(session, name, function)
 
 
-def _function(result: str, kind: str) -> Any:
+def _function(result: str, kind: str) -> object:
     def kernel(*columns: pa.Array) -> pa.Array:
         return over_columns(result, columns)
 

@@ -9,7 +9,7 @@ import zlib
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from headrace.catalog.sealing import Identity, Keys, key_id, seal, unseal
 from headrace.state.schema import RunRef
@@ -55,7 +55,7 @@ class ReadPart(NamedTuple):
 class SourceInput:
     """A source to read: the tasks that together cover its offset range of this epoch."""
 
-    tasks: tuple[dict[str, Any], ...]
+    tasks: tuple[dict[str, object], ...]
     options: dict[str, str]
     columns: tuple[tuple[str, str], ...]
     """(name, Spark type) of every column the source declares."""

@@ -115,7 +115,7 @@ class _Compiler:
             raise _NotThis
         return rule(e)
 
-    def _call(self, function: str, e: Expr, *options: Any) -> Call:
+    def _call(self, function: str, e: Expr, *options: object) -> Call:
         """A function of all children, with the type that Spark says."""
         return Call(function, tuple(self.of(c) for c in e.children), self._type(e), options)
 

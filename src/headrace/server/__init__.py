@@ -55,7 +55,7 @@ still waits.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from headrace.server.client import PgClient
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 __all__ = ["PgClient", "PgServer", "ServerThread", "run_server_in_thread"]
 
 
-def __getattr__(name: str) -> object:
+def __getattr__(name: str) -> Any:
     if name == "PgClient":
         from headrace.server.client import PgClient
 

@@ -78,7 +78,7 @@ def row_writers(columns: Sequence[ResultColumn], form: int) -> tuple[Writer, ...
     return tuple([known[c.type] for c in columns])
 
 
-def data_row(values: Sequence[Any], writers: Sequence[Writer]) -> bytes:
+def data_row(values: Sequence[object], writers: Sequence[Writer]) -> bytes:
     """One encoded DataRow message."""
     body = b"".join([_NULL if v is None else write(v) for v, write in zip(values, writers, strict=True)])
     return _HEAD(b"D", len(body) + 6, len(writers)) + body

@@ -110,7 +110,7 @@ class Database:
     def create_function(
         self,
         name: str,
-        function: Callable[..., object] | object,
+        function: Callable[..., Any] | Any,
         returns: str | DataType | None = None,
         *,
         args: Sequence[str] | None = None,
@@ -159,17 +159,17 @@ class Database:
     # ---- pipelines
 
     @property
-    def materialized_view(self) -> object:
+    def materialized_view(self) -> Any:
         """Decorator: see `Pipeline.materialized_view`; `run_pipeline` creates what has been defined."""
         return self.pipeline.materialized_view
 
     @property
-    def view(self) -> object:
+    def view(self) -> Any:
         """Decorator: see `Pipeline.view`."""
         return self.pipeline.view
 
     @property
-    def source(self) -> object:
+    def source(self) -> Any:
         """Decorator: see `Pipeline.source`."""
         return self.pipeline.source
 

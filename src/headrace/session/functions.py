@@ -275,7 +275,7 @@ _AGGREGATES = (PythonEvalType.SQL_GROUPED_AGG_PANDAS_UDF, PythonEvalType.SQL_GRO
 def _rows_of(handler: type) -> Callable[..., object]:
     """A table function's handler as a generator function."""
 
-    def rows(*arguments: Any) -> Any:
+    def rows(*arguments: object) -> object:
         yield from handler().eval(*arguments)
 
     return rows
@@ -351,7 +351,7 @@ def _spark_function(record: ObjectRecord) -> object:
         return _spark_udf(definition, content)
 
 
-def _spark_udf(definition: FunctionCode, content: FunctionContent) -> Any:
+def _spark_udf(definition: FunctionCode, content: FunctionContent) -> object:
     assert content.returns is not None, "functions whose results are tables are made elsewhere"
     result = _parse_datatype_string(content.returns)
     made: Any

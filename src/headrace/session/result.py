@@ -114,7 +114,7 @@ class Result:
 class RowResult(Result):
     """The outcome of a query with one row; `batches` has it, too, and makes it when it is asked for."""
 
-    values: tuple[Any, ...] = ()
+    values: tuple[object, ...] = ()
     """As Python objects: texts as `str`, whole numbers as `int`; dates and times may be none that Python has."""
 
 
@@ -150,7 +150,7 @@ class Ready(Protocol):
         """Whether it is."""
         ...
 
-    def add_done_callback(self, call: Callable[[Any], object], /) -> None:
+    def add_done_callback(self, call: Callable[[object], object], /) -> None:
         """Have a call made, in whatever thread, once it is done."""
         ...
 
@@ -208,7 +208,7 @@ class SessionLike(Protocol):
         """Prepared statements by name, whether a message of the protocol made them or `PREPARE`."""
         ...
 
-    find_portal: Callable[[str], Any]
+    find_portal: Callable[[str], object]
     """What a server has under a name that is no cursor's: FETCH and MOVE go for portals, too. None for nothing."""
     client: str
     """The address of the client; the server says it."""

@@ -209,7 +209,7 @@ _SCALAR: dict[str, Callable[[Any], str]] = {
 def _array_renderer(element_type: str, zone: Zone) -> Callable[[Any], str]:
     render, nested = renderer(element_type, zone), element_type.startswith("array<")
 
-    def array_text(values: list[Any]) -> str:
+    def array_text(values: list[object]) -> str:
         parts = ["NULL" if v is None else render(v) if nested else _array_element(render(v)) for v in values]
         return "{" + ",".join(parts) + "}"
 

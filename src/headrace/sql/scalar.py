@@ -19,7 +19,7 @@ from headrace.sql.datatypes import spark_type
 from headrace.sql.types import pg_type_text
 from headrace.sql.values import assign, parse_text
 
-Values: TypeAlias = Sequence[Any]
+Values: TypeAlias = Sequence[object]
 Run: TypeAlias = Callable[[Values, Values], Any]
 """From a row and the parameters to a value; None is null."""
 
@@ -27,7 +27,7 @@ _WHOLE: Final = ("smallint", "int", "bigint")
 _BITS: Final = {"smallint": 15, "int": 31, "bigint": 63}
 _COMPARED: Final = (*_WHOLE, "string", "boolean", "date", "timestamp", "timestamp_ntz")
 _PARAMETERS: Final = (*_COMPARED, "float", "double", "binary")
-_ARITHMETIC: Final[Mapping[type[exp.Expr], Callable[[Any, Any], Any]]] = {
+_ARITHMETIC: Final[Mapping[type[exp.Expr], Callable[[object, object], object]]] = {
     exp.Add: operator.add, exp.Sub: operator.sub, exp.Mul: operator.mul,
 }  # fmt: skip
 _COMPARISONS: Final[Mapping[type[exp.Expr], Callable[[Any, Any], bool]]] = {
@@ -154,7 +154,7 @@ class Scope:
             raise NotScalar
         compare, a, b = _COMPARISONS[type(node)], left.run, right.run
 
-        def run(row: Values, parameters: Values) -> Any:
+        def run(row: Values, parameters: Values) -> object:
             x, y = a(row, parameters), b(row, parameters)
             return None if x is None or y is None else compare(x, y)
 
@@ -166,7 +166,7 @@ class Scope:
             raise NotScalar
         a, b = left.run, right.run
 
-        def run(row: Values, parameters: Values) -> Any:
+        def run(row: Values, parameters: Values) -> object:
             x, y = a(row, parameters), b(row, parameters)
             return None if x is None or y is None else x + y
 
@@ -176,7 +176,7 @@ class Scope:
         if isinstance(node, exp.Not):
             inner = self.compile_condition(node.this)
 
-            def negated(row: Values, parameters: Values) -> Any:
+            def negated(row: Values, parameters: Values) -> object:
                 value = inner(row, parameters)
                 return None if value is None else not value
 
@@ -231,7 +231,7 @@ def stored(found: Scalar, kind: str) -> Run:
     raise NotScalar
 
 
-def values_of(texts: Sequence[str | None], types: Sequence[str | None], zone: Zone) -> list[Any]:
+def values_of(texts: Sequence[str | None], types: Sequence[str | None], zone: Zone) -> list[object]:
     """Parameters as values of their types, moments read in a time zone.
 
     Raises `InvalidText` and other `DataError`s for text that is none.
@@ -244,7 +244,7 @@ def _literal(node: exp.Expr) -> Scalar | None:
     if isinstance(node, exp.Null):
         return Scalar(None, lambda *_: None, None, None, True)
     if isinstance(node, exp.Boolean):
-        value: Any = bool(node.this)
+        value: object = bool(node.this)
         return Scalar("boolean", lambda *_: value, None, None, True)
     sign, inner = 1, node
     while isinstance(inner, exp.Neg):  # PostgreSQL's parser, too, takes signs for a part of the number
@@ -274,14 +274,14 @@ def _type_of(node: exp.Cast) -> str:
     return kind
 
 
-def _checked(compute: Callable[[Any, Any], Any], left: Scalar, right: Scalar) -> Scalar:
+def _checked(compute: Callable[[object, object], object], left: Scalar, right: Scalar) -> Scalar:
     """Arithmetic of whole numbers in the wider type of both, which the result must fit into."""
     if left.kind not in _WHOLE or right.kind not in _WHOLE:
         raise NotScalar
     kind = max(left.kind, right.kind, key=_BITS.__getitem__)
     a, b = left.run, right.run
 
-    def run(row: Values, parameters: Values) -> Any:
+    def run(row: Values, parameters: Values) -> object:
         x, y = a(row, parameters), b(row, parameters)
         return None if x is None or y is None else _in_range(compute(x, y), kind)
 
@@ -294,9 +294,9 @@ def _in_range(value: Any, kind: str) -> Any:
     return value
 
 
-def _combined(parts: Sequence[Run], row: Values, parameters: Values, decisive: bool) -> Any:
+def _combined(parts: Sequence[Run], row: Values, parameters: Values, decisive: bool) -> object:
     """AND or OR of three values: `decisive` decides, else null if there is one."""
-    result: Any = not decisive
+    result: object = not decisive
     for part in parts:
         value = part(row, parameters)
         if value is decisive:

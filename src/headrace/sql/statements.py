@@ -286,7 +286,7 @@ class AlterRole(Statement, writes=True, secret=True):
     """`ALTER ROLE name`, with options as `CreateRole` has them, or a new name. Its `text` has not the password."""
 
     name: str
-    options: Mapping[str, Any] = field(repr=False)
+    options: Mapping[str, object] = field(repr=False)
     target: str | None = None
 
 

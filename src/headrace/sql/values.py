@@ -122,7 +122,7 @@ def fit_decimal(value: Decimal, type: str) -> Decimal:
     return rounded
 
 
-def _jsonb(text: str, type: str) -> dict[str, Any]:
+def _jsonb(text: str, type: str) -> dict[str, object]:
     try:
         return document.stored(document.read(text))
     except document.JsonbFault as wrong:
@@ -191,7 +191,7 @@ def _timestamp(text: str, type: str, zone: Zone) -> dt.datetime:
         raise InvalidDatetime(f'date/time field value out of range: "{text}"', sqlstate="22008") from None
 
 
-def _array(text: str, type: str, zone: Zone) -> list[Any]:
+def _array(text: str, type: str, zone: Zone) -> list[object]:
     body = text.strip(_SPACE)
     items, at = _array_items(body, 0, type, type[len("array<") : -1], zone)
     if at != len(body):
@@ -199,13 +199,13 @@ def _array(text: str, type: str, zone: Zone) -> list[Any]:
     return items
 
 
-def _array_items(text: str, at: int, type: str, element: str, zone: Zone) -> tuple[list[Any], int]:
+def _array_items(text: str, at: int, type: str, element: str, zone: Zone) -> tuple[list[object], int]:
     """The elements of the array literal that opens at `at`, and the offset after its closing brace."""
     malformed = InvalidText(f'malformed array literal: "{text}"')
     if text[at : at + 1] != "{":
         raise malformed
-    items: list[Any] = []
-    value: Any
+    items: list[object] = []
+    value: object
     at += 1
     if text[at:].lstrip(_SPACE).startswith("}"):
         return items, text.index("}", at) + 1
@@ -229,7 +229,7 @@ def _array_items(text: str, at: int, type: str, element: str, zone: Zone) -> tup
         at += 1
 
 
-_PARSERS: dict[str, Callable[[str, str], Any]] = {
+_PARSERS: dict[str, Callable[[str, str], object]] = {
     "float": _float,
     "double": _float,
     "boolean": _boolean,
@@ -239,7 +239,7 @@ _PARSERS: dict[str, Callable[[str, str], Any]] = {
 }
 
 
-def assign(value: Any, type: str, zone: Zone = UTC) -> Any:
+def assign(value: object, type: str, zone: Zone = UTC) -> object:
     """Store an already typed value in a column of Spark type `type`, as PostgreSQL's assignment casts do in a zone.
 
     Raises `DatatypeMismatch` where there is no such cast, `NumericOutOfRange` where the value does not fit.
@@ -256,7 +256,7 @@ def assign(value: Any, type: str, zone: Zone = UTC) -> Any:
         raise DatatypeMismatch(f"{value!r} cannot be stored as {pg_type_text(type)}") from None
 
 
-def _assign(value: Any, type: str, zone: Zone) -> Any:
+def _assign(value: object, type: str, zone: Zone) -> object:
     if isinstance(value, Untyped):
         return parse_text(str(value), type, zone)
     if isinstance(value, list) and type.startswith("array<"):
@@ -277,7 +277,7 @@ def _assign(value: Any, type: str, zone: Zone) -> Any:
     return _assign_moment(value, type, zone)
 
 
-def _assign_number(value: int | float | Decimal, type: str) -> Any:
+def _assign_number(value: int | float | Decimal, type: str) -> object:
     if type in _RANGES:
         if isinstance(value, float):
             return in_range(round(value), type)
@@ -289,7 +289,7 @@ def _assign_number(value: int | float | Decimal, type: str) -> Any:
     raise DatatypeMismatch(f"a number cannot be stored as {pg_type_text(type)}")
 
 
-def _assign_moment(value: Any, type: str, zone: Zone) -> Any:
+def _assign_moment(value: object, type: str, zone: Zone) -> object:
     if isinstance(value, bytes) and type == "binary":
         return value
     if isinstance(value, dt.date) and type in ("date", "timestamp", "timestamp_ntz"):
@@ -301,14 +301,14 @@ def _assign_moment(value: Any, type: str, zone: Zone) -> Any:
     raise DatatypeMismatch(f"{value!r} cannot be stored as {pg_type_text(type)}")
 
 
-def to_array_text(values: list[Any], type: str) -> str:
+def to_array_text(values: list[object], type: str) -> str:
     """An array of moments as a literal that means the same in any zone."""
     from headrace.sql.render import renderer
 
     return renderer(type, UTC)(values)
 
 
-def to_text(value: Any, zone: Zone = UTC) -> str:
+def to_text(value: object, zone: Zone = UTC) -> str:
     """A scalar as a cast to text writes it in a zone."""
     from headrace.sql.render import float_text, timestamp_text
 

@@ -140,7 +140,7 @@ class IoPool:
         self._tasks: queue.SimpleQueue[_Task[Any]] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._threads = 0
-        self._running: set[_Task[Any]] = set()
+        self._running: set[_Task[object]] = set()
         """Calls that have begun and neither ended nor been given up."""
         self._pending = 0
         """Calls that are queued or run on one of the threads counted in `_threads`."""
@@ -182,7 +182,7 @@ class IoPool:
         # One that begins a moment later is late no earlier than this.
         return max(min(due_s - now_s, task.limit_s), 0) if due_s > now_s else task.limit_s
 
-    def _abandon(self, task: _Task[Any]) -> None:
+    def _abandon(self, task: _Task[object]) -> None:
         """Let a call fail now, and another thread take the place of its own. The caller holds the lock."""
         self._running.discard(task)
         self._threads -= 1
@@ -225,7 +225,7 @@ class IoPool:
                 settle()
             del task, settle  # with its result, while this thread waits
 
-    def _performed(self, task: _Task[Any]) -> Callable[[], None]:
+    def _performed(self, task: _Task[object]) -> Callable[[], None]:
         """Do it; what tells the one who waits."""
         try:
             result = self._tried(task)

@@ -82,7 +82,7 @@ class SectionSink(Protocol):
     def begin(self) -> None:
         """Start a section."""
 
-    def write(self, data: Any) -> int:
+    def write(self, data: object) -> int:
         """Append bytes, or anything with the buffer protocol, to the section; returns their number."""
 
     def end(self) -> Extent:

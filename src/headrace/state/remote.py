@@ -78,7 +78,7 @@ class RemoteSections:
         finally:
             temporary.unlink(missing_ok=True)
 
-    def _parts(self, ref: RunRef) -> Iterator[Any]:
+    def _parts(self, ref: RunRef) -> Iterator[object]:
         """The section's bytes as they are stored, in order. At most `PARTS_AHEAD` parts are held or on their way."""
         length = ref.length if ref.packed is None else ref.packed
         counts = [min(GET_BYTES, length - start) for start in range(0, length, GET_BYTES)]

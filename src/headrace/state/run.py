@@ -183,7 +183,7 @@ class _SectionWriter:
         self._epochs = None if section.epoch is None else (section.epoch, section.epoch)
         self._times: list[tuple[int, int] | None] = []
 
-    def write(self, data: Any) -> int:
+    def write(self, data: object) -> int:
         self._crc = crc32(data, self._crc)
         count = self._out.write(data)
         self._length += count
@@ -232,7 +232,7 @@ class _SectionWriter:
         self.write(index.tobytes())
         self.write(keys)
         facts = self._facts(index)
-        layout: dict[str, Any] = {
+        layout: dict[str, object] = {
             "batch_rows": RUN_BATCH_ROWS, "index_stride": INDEX_STRIDE, "filter_bytes": len(keys)
         }  # fmt: skip
         magic = _MAGIC

@@ -140,7 +140,7 @@ class RunRef:
         """Whether all rows have one epoch."""
         return self.epoch_lo == self.epoch_hi
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """A dict of JSON scalars."""
         return {name: getattr(self, name) for name in _REF_NAMES}
 

@@ -92,7 +92,7 @@ def store_root(root: Root) -> StoreRoot:
     return root if isinstance(root, StoreRoot) else StoreRoot(os.fspath(root))
 
 
-def root_to_json(root: Root) -> Any:
+def root_to_json(root: Root) -> object:
     """A root as JSON values: a plain path or URL stays one."""
     return asdict(root) if isinstance(root, StoreRoot) else os.fspath(root)
 

@@ -69,12 +69,12 @@ def open_transport(url: str, options: Mapping[str, str], timeout_ms: int) -> Tra
         return Obstore(_memory(url))
     if scheme == "file":
         return Obstore(store.LocalStore(unquote(urlsplit(url).path), mkdir=True))
-    from_url: Callable[..., Any] = store.from_url  # its types want to know the kind of store
-    config: dict[str, Any] = dict(options)
+    from_url: Callable[..., object] = store.from_url  # its types want to know the kind of store
+    config: dict[str, object] = dict(options)
     # The library reads the others of its variables by itself.
     allow_http = config.pop("allow_http", os.environ.get("AWS_ALLOW_HTTP", "")) == "true"
 
-    def made(timeout: timedelta) -> Any:
+    def made(timeout: timedelta) -> object:
         client = {"timeout": timeout, "allow_http": allow_http}
         # Retries are counted, spread and bounded by the I/O pool.
         return from_url(url, config=config, client_options=client, retry_config={"max_retries": 0})
@@ -99,11 +99,11 @@ def _check(scheme: str, url: str, options: Mapping[str, str]) -> None:
             )
 
 
-_MEMORY: dict[str, Any] = {}
+_MEMORY: dict[str, object] = {}
 _MEMORY_LOCK = threading.Lock()
 
 
-def _memory(url: str) -> Any:
+def _memory(url: str) -> object:
     """The process's store of this URL, which holds its objects as long as the process lives."""
     from obstore.store import MemoryStore
 
@@ -134,7 +134,7 @@ class Obstore:
         store = self._for(len(data) if isinstance(data, bytes) else None)
         _request(partial(obstore.put, store, path, data, mode=mode, use_multipart=not create))
 
-    def get(self, path: str, offset: int, length: int) -> Any:
+    def get(self, path: str, offset: int, length: int) -> object:
         """See `Transport`."""
         import obstore
 

@@ -132,7 +132,7 @@ class ObjectPlace:
         """The URL."""
         return f"{self.bucket_url}/{self.key}"
 
-    def head(self) -> Any:
+    def head(self) -> object:
         """What the store knows of the object."""
         import obstore
 
@@ -149,7 +149,7 @@ class ObjectPlace:
         """A range of bytes of the content that was seen, and which content it is of."""
         import obstore
 
-        options: dict[str, Any] = {"range": (start, stop)}
+        options: dict[str, object] = {"range": (start, stop)}
         if seen.tag and not seen.tag.startswith("W/"):  # a weak one never matches
             options["if_match"] = f'"{seen.tag}"'
         found = obstore.get(self.client, self.key, options=cast(Any, options))
@@ -157,7 +157,7 @@ class ObjectPlace:
 
 
 @lru_cache(maxsize=64)
-def _client(scheme: str, bucket: str, options: tuple[tuple[str, str], ...]) -> Any:
+def _client(scheme: str, bucket: str, options: tuple[tuple[str, str], ...]) -> object:
     """A client for a bucket. Raises `InvalidParameter`."""
     from obstore import exceptions, store
 
@@ -166,13 +166,13 @@ def _client(scheme: str, bucket: str, options: tuple[tuple[str, str], ...]) -> A
     if _OPTIONS.read(given)["store.anonymous"]:
         config["skip_signature"] = True
     plain = config.get("endpoint", config.get("base_url", "")).startswith("http://")
-    client: dict[str, Any] = {
+    client: dict[str, object] = {
         "timeout": timedelta(seconds=_REQUEST_S),
         "connect_timeout": timedelta(seconds=_CONNECT_S),
     }
     if plain:
         client["allow_http"] = True
-    retries: Any = {"max_retries": _RETRIES, "retry_timeout": timedelta(seconds=_RETRY_S)}
+    retries: object = {"max_retries": _RETRIES, "retry_timeout": timedelta(seconds=_RETRY_S)}
     kind = {"s3": store.S3Store, "gs": store.GCSStore, "az": store.AzureStore}[scheme]
     make = partial(cast(Any, kind), bucket, client_options=client, retry_config=retries)
     try:

@@ -11,7 +11,7 @@ import os
 from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import IO, Any
+from typing import IO
 
 from headrace.connectors.base import Offsets
 from headrace.connectors.files.stores import LOCAL, ContentMark, FileStore
@@ -43,7 +43,7 @@ class FileState:
     store: FileStore = field(default=LOCAL, compare=False, repr=False)
     """Where it is."""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """The position as it stands in offsets."""
         found: dict[str, object] = {
             "n": self.ordinal,

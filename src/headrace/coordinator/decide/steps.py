@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from headrace.catalog.records import PositionRecord
 from headrace.dataflow.params import END_OF_KEYS, LOWEST_KEY
@@ -152,7 +152,7 @@ class SourceRest:
     """What is left of a source's range: the tasks from `low` on, out of `tasks` that hold `total` rows in all."""
 
     relation: int
-    tasks: tuple[Any, ...]
+    tasks: tuple[object, ...]
     total: float
     parts: int
     low: int = 0

@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
 from headrace.catalog.edits import DATABASE_KEY
 from headrace.catalog.state import CatalogState
@@ -98,7 +97,7 @@ class _Ranges:
         source = self._open(source_id)
         return source.rows_between(source.start_offsets() if after is None else after, to)
 
-    def tasks(self, source_id: int, after: Offsets | None, to: Offsets, parts: int) -> Sequence[Any]:
+    def tasks(self, source_id: int, after: Offsets | None, to: Offsets, parts: int) -> Sequence[object]:
         """See `SourceRanges`."""
         source = self._open(source_id)
         return source.plan(source.start_offsets() if after is None else after, to, parts)

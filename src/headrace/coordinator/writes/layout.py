@@ -16,7 +16,7 @@ from headrace.state.schema import TableSchema
 
 Key: TypeAlias = tuple[Any, ...]
 """The values of a row's primary key, in the key's order."""
-Row: TypeAlias = tuple[Any, ...]
+Row: TypeAlias = tuple[object, ...]
 """A row's values, in the order of the table's columns."""
 
 _PLAIN: Final = (
@@ -129,7 +129,7 @@ def value_reader(column: pa.Array) -> Callable[[int], Any]:
     return lambda at: column[at].as_py()
 
 
-def _values(column: pa.Array) -> list[Any]:
+def _values(column: pa.Array) -> list[object]:
     """A column as Python objects, with a `FarTime` for what is none."""
     if column.type not in _TIMES:
         return column.to_pylist()  # type: ignore[no-any-return]
@@ -139,7 +139,7 @@ def _values(column: pa.Array) -> list[Any]:
         return [_time(value) for value in column]
 
 
-def _time(value: pa.Scalar) -> Any:
+def _time(value: pa.Scalar) -> object:
     try:
         return value.as_py()
     except (OverflowError, ValueError):

@@ -30,22 +30,22 @@ def loaded(command: bytes) -> Callable[..., Any]:
     """The user's function, from what Spark would have sent to its worker."""
     from pyspark import cloudpickle
 
-    function: Callable[..., Any] = cloudpickle.loads(command)[0]
+    function: Callable[..., object] = cloudpickle.loads(command)[0]
     return function
 
 
 class _Signed:
     """Splits weighted batches by sign: an iterator over inserted rows, which sets removed ones aside."""
 
-    def __init__(self, batches: Iterator[Any], split: Split, take: Take):
+    def __init__(self, batches: Iterator[object], split: Split, take: Take):
         self._batches = batches
         self._split = split
         self._take = take
-        self._removed: list[tuple[Any, np.ndarray]] = []
+        self._removed: list[tuple[object, np.ndarray]] = []
         self.stopped = False
         """Nobody wants more of the inserted rows."""
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[object]:
         for batch in self._batches:
             rows, weights = self._split(batch)
             if (weights < 0).any():
@@ -54,12 +54,12 @@ class _Signed:
             if not self.stopped:
                 yield from self._copies(rows, weights)
 
-    def removed(self) -> Iterator[Any]:
+    def removed(self) -> Iterator[object]:
         """The rows that were set aside."""
         for rows, counts in self._removed:
             yield from self._copies(rows, counts)
 
-    def _copies(self, rows: Any, counts: np.ndarray) -> Iterator[Any]:
+    def _copies(self, rows: object, counts: np.ndarray) -> Iterator[object]:
         """Each row as often as its count says, some at a time."""
         arrow = isinstance(rows, pa.RecordBatch)  # frames hold long values once, however many rows have them
         for at in repeated(counts, piece_rows(rows, OUTPUT_ROWS) if arrow else OUTPUT_ROWS):
@@ -86,7 +86,7 @@ def _run(function: Callable[..., Any], batches: Iterator[Any], split: Split, tak
             yield from weigh(made, -1)
 
 
-def _chained(first: Any, rest: Iterator[Any]) -> Iterator[Any]:
+def _chained(first: object, rest: Iterator[object]) -> Iterator[object]:
     yield first
     yield from rest
 
@@ -130,7 +130,7 @@ def map_batches(command: bytes, names: Sequence[str]) -> Callable[[Iterator[pa.R
     return run
 
 
-def apply_frame(command: bytes, width: int, names: Sequence[str]) -> Callable[[Any, pd.DataFrame], pd.DataFrame]:
+def apply_frame(command: bytes, width: int, names: Sequence[str]) -> Callable[[object, pd.DataFrame], pd.DataFrame]:
     """`applyInPandas` for a version of a group: its first `width` columns are the user's, the last key is the side."""
 
     def run(key: Any, group: Any) -> Any:
@@ -146,7 +146,7 @@ def apply_frame(command: bytes, width: int, names: Sequence[str]) -> Callable[[A
     return run
 
 
-def apply_table(command: bytes, width: int, names: Sequence[str]) -> Callable[[Any, pa.Table], pa.Table]:
+def apply_table(command: bytes, width: int, names: Sequence[str]) -> Callable[[object, pa.Table], pa.Table]:
     """`applyInArrow` for one version of a group, as `apply_frame`."""
 
     def run(key: Any, group: pa.Table) -> pa.Table:

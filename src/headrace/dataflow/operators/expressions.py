@@ -47,7 +47,7 @@ class Column:
 class Literal:
     """A constant. Equal to another only if nothing tells them apart: 0.0 is not -0.0, and True is not 1."""
 
-    value: Any
+    value: object
     type: pa.DataType
 
     def __eq__(self, other: object) -> bool:
@@ -64,7 +64,7 @@ class Call:
     function: str
     arguments: tuple[Expression, ...]
     type: pa.DataType
-    options: tuple[Any, ...] = ()
+    options: tuple[object, ...] = ()
     """Texts, whole numbers and types, which are alike if they are equal."""
 
 
@@ -149,7 +149,7 @@ def _same_float(a: Value, b: Value) -> Value:
     return pc.coalesce(_equal_float(a, b), pc.and_(pc.is_null(a), pc.is_null(b)))
 
 
-def _is_in(a: Value, *values: Any) -> Value:
+def _is_in(a: Value, *values: object) -> Value:
     found = pc.is_in(a, value_set=pa.array(values, a.type))
     return pc.if_else(pc.is_valid(a), found, pa.scalar(None, pa.bool_()))
 
@@ -243,7 +243,7 @@ def _joined(*parts: Value) -> Value:
 # -- times ------------------------------------------------------------------------------------------------------------
 
 
-def _of_ints(a: Value, function: Callable[[Ints], Any]) -> pa.Array:
+def _of_ints(a: Value, function: Callable[[Ints], object]) -> pa.Array:
     """What a function makes of integers, or of the integers that stand for times; null for null."""
     if not isinstance(a, pa.Array):
         raise UncertainValue("a constant time")

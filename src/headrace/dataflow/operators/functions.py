@@ -137,14 +137,14 @@ def state_functions(definition: FunctionCode) -> tuple[Callable[..., Any], ...]:
     return names["create_state"], names["accumulate"], names.get("finish", _itself)
 
 
-def _itself(state: Any) -> Any:
+def _itself(state: object) -> object:
     return state
 
 
-def scalar(definition: FunctionCode) -> Callable[..., Any]:
+def scalar(definition: FunctionCode) -> Callable[..., object]:
     """For a plain UDF: called with the values of one row."""
 
-    def call(*arguments: Any) -> Any:
+    def call(*arguments: object) -> object:
         if definition.strict and any(a is None for a in arguments):
             return None
         return function_of(definition)(*arguments)
@@ -174,7 +174,7 @@ def table(definition: FunctionCode, width: int) -> type:
     """A handler for a table function of `width` columns: rows are tuples, or bare values where there is one column."""
 
     class Handler:
-        def eval(self, *arguments: Any) -> Iterator[tuple[Any, ...]]:
+        def eval(self, *arguments: object) -> Iterator[tuple[object, ...]]:
             if definition.strict and any(a is None for a in arguments):
                 return
             for row in function_of(definition)(*arguments) or ():
@@ -213,10 +213,10 @@ def _without_nulls(columns: Sequence[pa.Array]) -> list[pa.Array]:
     return [c.combine_chunks() for c in kept.columns]
 
 
-def _stepwise(definition: FunctionCode) -> Callable[[Sequence[pa.Array]], Any]:
+def _stepwise(definition: FunctionCode) -> Callable[[Sequence[pa.Array]], object]:
     create_state, accumulate, finish = state_functions(definition)
 
-    def reduce(columns: Sequence[pa.Array]) -> Any:
+    def reduce(columns: Sequence[pa.Array]) -> object:
         state = create_state()
         for row in zip(*(c.to_pylist() for c in columns)):
             state = accumulate(state, *row)
@@ -225,10 +225,10 @@ def _stepwise(definition: FunctionCode) -> Callable[[Sequence[pa.Array]], Any]:
     return reduce
 
 
-def _vectorized(definition: FunctionCode) -> Callable[[Sequence[pa.Array]], Any]:
+def _vectorized(definition: FunctionCode) -> Callable[[Sequence[pa.Array]], object]:
     function = function_of(definition)
 
-    def reduce(columns: Sequence[pa.Array]) -> Any:
+    def reduce(columns: Sequence[pa.Array]) -> object:
         made = function(*(c.to_pandas() if definition.vectorized == "pandas" else c for c in columns))
         if isinstance(made, pa.Scalar):
             return made.as_py()

@@ -117,7 +117,7 @@ class Expr(Part):
         """Whether Catalyst takes both for the same."""
         return bool(self.in_java.semanticEquals(other.in_java))
 
-    def evaluated(self) -> Any:
+    def evaluated(self) -> object:
         """The value of a constant expression. Raises what it fails with."""
         return self.in_java.eval(None)
 
@@ -205,7 +205,7 @@ class Attribute(Named, kinds=("AttributeReference",)):
     @asked
     def metadata(self) -> Mapping[str, Any]:
         """What is noted of it beside its type."""
-        found: dict[str, Any] = json.loads(str(self.in_java.metadata().json()))
+        found: dict[str, object] = json.loads(str(self.in_java.metadata().json()))
         return found
 
     @property

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from headrace.errors import NotSupported
 from headrace.plan.catalyst.expressions import Attribute, Expr
 from headrace.plan.catalyst.parts import asked
@@ -137,7 +135,7 @@ class PythonCall(Expr, kinds=("PythonUDF", "PythonUDAF", "PythonUDTF")):
         taken = self.in_java.tableArguments()
         return not taken.isEmpty() and any(bool(t) for t in self.reader.items(taken.get()))
 
-    def command(self, byte_tag: Any) -> bytes:
+    def command(self, byte_tag: object) -> bytes:
         """What the function was pickled to. Raises `NotSupported` where it is too large."""
         function = self.in_java.func()
         if not function.broadcastVars().isEmpty():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -128,7 +128,7 @@ def _select(context: Context, query: Query) -> Result:
     return _select_otherwise(context, query) if found is None else found
 
 
-def read(context: Context, planned: PlannedRead, values: Sequence[Any]) -> Result | None:
+def read(context: Context, planned: PlannedRead, values: Sequence[object]) -> Result | None:
     """What is answered here; None where Spark is to answer."""
     with ExitStack() as stack:
         found = read_here(context, planned, values, stack)

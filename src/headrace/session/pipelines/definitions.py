@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 Kind = Literal["source", "table", "view", "materialized view", "function"]
-F = TypeVar("F", bound=Callable[..., Any])
+F = TypeVar("F", bound=Callable[..., object])
 Read = Callable[[str], "DataFrame"]
 """Gives the DataFrame that a definition gets for another relation's name."""
 
@@ -76,7 +76,7 @@ class Pipeline:
         *,
         name: str | None = None,
         comment: str = "",
-        options: Mapping[str, Any] | None = None,
+        options: Mapping[str, object] | None = None,
         on_window_close: bool = False,
     ) -> Callable[[F], F]: ...
     def materialized_view(
@@ -85,7 +85,7 @@ class Pipeline:
         *,
         name: str | None = None,
         comment: str = "",
-        options: Mapping[str, Any] | None = None,
+        options: Mapping[str, object] | None = None,
         on_window_close: bool = False,
     ) -> F | Callable[[F], F]:
         """A view that is kept up to date; its function returns a DataFrame, or SQL text.
@@ -151,7 +151,7 @@ class Pipeline:
         self,
         function: F | None = None,
         *,
-        returns: Any = None,
+        returns: object = None,
         args: Sequence[str] | None = None,
         name: str | None = None,
         comment: str = "",
@@ -165,8 +165,8 @@ class Pipeline:
         kind: Kind,
         name: str | None,
         comment: str,
-        options: Mapping[str, Any] | None,
-        arguments: Mapping[str, Any],
+        options: Mapping[str, object] | None,
+        arguments: Mapping[str, object],
     ) -> F | Callable[[F], F]:
         def add(made: F) -> F:
             chosen = name or str(getattr(made, "__name__", ""))

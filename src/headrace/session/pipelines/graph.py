@@ -157,7 +157,7 @@ class PipelineGraph:
         values = self._context.coordinator.secrets(given.secrets)
         return tuple(infer_columns(given.options, values))
 
-    def _query(self, node: PipelineNode) -> Any:
+    def _query(self, node: PipelineNode) -> object:
         """Evaluate the function of a view; what its digest is made of."""
         with self._pipeline.reading(lambda name: self._read(node, name)):
             found = node.definition.function()

@@ -154,7 +154,7 @@ class ReadPlan:
             found = [_of_totals(value, self.aggregates) for value in found]
         return tuple([at.of(value) for value in found])
 
-    def wanted(self, values: Sequence[Any]) -> dict[str, Any] | None:
+    def wanted(self, values: Sequence[object]) -> dict[str, object] | None:
         """The values of the columns that are to have one; None where no row can have them."""
         assert self.record is not None
         types = {c.name: c.type for c in self.record.columns}

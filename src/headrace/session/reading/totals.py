@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -75,7 +75,7 @@ def _sum(parts: _Parts) -> int | None:
 
 
 def _extreme(which: str) -> Callable[[_Parts], object]:
-    def of(parts: _Parts) -> Any:
+    def of(parts: _Parts) -> object:
         arrays = [array.filter(pa.array(weights > 0)) for array, weights in parts if array is not None]
         return pc.min_max(pa.chunked_array(arrays))[which] if arrays else None
 

@@ -38,7 +38,7 @@ class SystemRelation:
     schema: str
     name: str
     columns: tuple[Column, ...]
-    defaults: dict[str, Any]
+    defaults: dict[str, object]
     rows: Callable[[Context], Rows]
 
     @property
@@ -63,7 +63,7 @@ _RELATIONS: dict[tuple[str, str], SystemRelation] = {}
 
 
 def define(
-    schema: str, name: str, columns: str, rows: Callable[[Context], Rows] = lambda context: (), **defaults: Any
+    schema: str, name: str, columns: str, rows: Callable[[Context], Rows] = lambda context: (), **defaults: object
 ) -> None:
     """Add a relation; `columns` is `name type, name type, ...`, text where there is no type."""
     parts = [part.split() for part in columns.split(",")]

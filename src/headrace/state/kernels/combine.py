@@ -206,7 +206,7 @@ def _nested_order(column: pa.Array) -> Ints:
 
 def _python_key(kind: pa.DataType) -> Callable[[Any], Any]:
     t = pa.types
-    inner: Callable[[Any], Any]
+    inner: Callable[[object], object]
     if t.is_struct(kind):
         fields = [(kind.field(i).name, _python_key(kind.field(i).type)) for i in range(kind.num_fields)]
 
@@ -225,7 +225,7 @@ def _python_key(kind: pa.DataType) -> Callable[[Any], Any]:
             return (value != value, 0.0 if value != value else value)
     else:
 
-        def inner(value: Any) -> Any:
+        def inner(value: object) -> object:
             return value
 
     return lambda value: (0,) if value is None else (1, inner(value))

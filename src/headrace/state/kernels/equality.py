@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]
-Selector = npt.NDArray[Any] | slice
+Selector = npt.NDArray[np.generic] | slice
 """Rows of an array: integer positions, or a slice with both bounds given."""
 
 _WORDS: dict[int, Any] = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
@@ -96,7 +96,7 @@ def _count(rows: Selector) -> int:
     return rows.stop - rows.start if isinstance(rows, slice) else len(rows)
 
 
-def _positions(rows: Selector) -> npt.NDArray[Any]:
+def _positions(rows: Selector) -> npt.NDArray[np.generic]:
     return np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
 
 
@@ -159,7 +159,7 @@ def _struct_equal(a: pa.Array, li: Selector, b: pa.Array, ri: Selector) -> Bools
     return rows_equal([a.field(i) for i in fields], li, [b.field(i) for i in fields], ri)
 
 
-def _list_equal(a: pa.Array, li: npt.NDArray[Any], b: pa.Array, ri: npt.NDArray[Any]) -> Bools:
+def _list_equal(a: pa.Array, li: npt.NDArray[np.generic], b: pa.Array, ri: npt.NDArray[np.generic]) -> Bools:
     lv, rv = validity(a), validity(b)
     left = np.ones(len(li), dtype=np.bool_) if lv is None else lv[li]
     right = np.ones(len(ri), dtype=np.bool_) if rv is None else rv[ri]

@@ -7,7 +7,6 @@ null; all NaNs are one value. Collisions are harmless: readers compare the value
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -164,7 +163,7 @@ def _bytes(array: pa.Array) -> Words:
     return _combined(words, within, ends, counts, lengths)
 
 
-def _segments(offsets: Ints, elements: npt.NDArray[Any]) -> Words:
+def _segments(offsets: Ints, elements: npt.NDArray[np.generic]) -> Words:
     """One hash for each stretch of elements."""
     start, stop = int(offsets[0]), int(offsets[-1])
     lengths = np.diff(offsets)

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -112,7 +111,7 @@ def _words(column: pa.Array) -> Words:
     return fixed_width(column).astype(np.uint64) ^ np.uint64(1 << (size - 1))
 
 
-def _floats(bits: npt.NDArray[Any], size: int) -> Words:
+def _floats(bits: npt.NDArray[np.generic], size: int) -> Words:
     sign, full = np.uint64(1 << (size - 1)), np.uint64(2**size - 1)
     words = bits.astype(np.uint64)
     words[words == sign] = 0  # -0.0
