@@ -1,5 +1,6 @@
 """The public names: exported, documented, and errors as their own documentation says."""
 
+import ast
 import importlib
 import inspect
 import pkgutil
@@ -100,3 +101,23 @@ def test_no_test_module_is_imported() -> None:
         for line in re.findall(r"^\s*(?:from|import) +(?:[\w.]+\.)?test_\w+.*", path.read_text(), re.MULTILINE)
     }
     assert found == set()
+
+
+SHARED = {
+    "Aggregate", "Call", "Column", "Commit", "Constant", "Delete", "Describe", "Execute", "Expr", "Flush", "Join",
+    "Literal", "Query", "Select", "Session", "Union",
+}  # fmt: skip
+"""Names that several public classes have, mostly of one thing in different rooms: Spark's node and the operator that
+stands for it, a statement and its message on the wire. The set may only shrink.
+"""
+
+
+def test_a_class_has_its_name_to_itself() -> None:
+    """Whoever looks a class up by its name finds the one that is meant."""
+    found: Counter[str] = Counter()
+    for path in Path(headrace.__file__).parent.rglob("*.py"):
+        found.update(
+            node.name for node in ast.parse(path.read_text()).body
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+        )  # fmt: skip
+    assert {name for name, count in found.items() if count > 1} == SHARED

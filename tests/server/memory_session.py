@@ -21,7 +21,7 @@ from headrace.errors import (
     TransactionError,
     UndefinedTable,
 )
-from headrace.session.named import Named
+from headrace.session.named import ByName
 from headrace.session.result import IdleLimit, Notice, Result, ResultColumn
 from headrace.sql.copying import CopyFormat
 from headrace.sql.datatypes import parse_type
@@ -77,11 +77,11 @@ class MemorySession:
     def __init__(self, database: Database, parameters: dict[str, str]):
         self.database = database
         self.transaction_status = "I"
-        self.statements = Named("prepared statement", "26000", "42P05")
+        self.statements = ByName("prepared statement", "26000", "42P05")
         self.find_portal = None
         self.client = ""
         self.number = database.opened
-        self.cursors = Named("cursor", "34000", "42P03")
+        self.cursors = ByName("cursor", "34000", "42P03")
         self.parameters = {"server_version": "13.14.0", "application_name": parameters.get("application_name", "")}
         self._cancel = threading.Event()
 

@@ -18,7 +18,7 @@ from headrace.session.execution import dml, row_writes
 from headrace.session.result import Result
 from headrace.session.session import Session
 from headrace.sql.parser import parse_query
-from headrace.sql.scalar import NotScalar, Scope
+from headrace.sql.scalar import NotScalar, RowScope
 
 COLUMNS = {"s": "smallint", "i": "int", "b": "bigint", "t": "string", "o": "boolean", "d": "date", "m": "timestamp"}
 SQL_TYPES = {"s": "smallint", "i": "int", "b": "bigint", "t": "text", "o": "boolean", "d": "date", "m": "timestamptz"}
@@ -80,7 +80,7 @@ def expressions(pick: random.Random, count: int) -> list[tuple[str, Any]]:
     while len(found) < count:
         make: Callable[[random.Random, int], str] = pick.choice([number, text, condition])
         sql = make(pick, 2)
-        scope = Scope({name: (i, kind) for i, (name, kind) in enumerate(COLUMNS.items())}, [], UTC)
+        scope = RowScope({name: (i, kind) for i, (name, kind) in enumerate(COLUMNS.items())}, [], UTC)
         try:
             compiled = scope.compile(parse_query(f"SELECT {sql}").tree.expressions[0].unalias())
         except (NotScalar, HeadraceError):

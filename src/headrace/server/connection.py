@@ -25,14 +25,14 @@ from headrace.server.gate import AccessGate, ClientSocket, Login
 from headrace.server.portals import (
     Portal,
     PortalCursor,
-    Statement,
+    WireStatement,
     close_result,
     is_blank,
     pieces,
 )
 from headrace.server.rows import data_rows, row_description
 from headrace.server.wire import MessageReader, ProtocolViolation
-from headrace.session.named import Named
+from headrace.session.named import ByName
 from headrace.session.result import (
     CopySink,
     IdleLimit,
@@ -72,7 +72,7 @@ class _Quickly(NamedTuple):
     head: bytes
     """How its answer begins."""
     execute: frontend.Execute
-    statement: Statement
+    statement: WireStatement
     values: list[str | None]
     result_formats: tuple[int, ...]
 
@@ -138,9 +138,9 @@ class Connection:
         """What was taken quickly and is pending."""
         self._done: tuple[_Quickly, Result | None] | None = None
         """What was taken quickly last, in the transaction that is open: its portal is made only if anybody asks."""
-        self._unnamed: Statement | None = None
+        self._unnamed: WireStatement | None = None
         self._copying: _Copying | None = None
-        self._portals: Named[Portal] = Named("portal", "34000", "42P03")
+        self._portals: ByName[Portal] = ByName("portal", "34000", "42P03")
         self._reported: dict[str, str] = {}
         self._told: Mapping[str, str] | None = None
         """The settings of the session, as it has given them last."""
@@ -209,7 +209,7 @@ class Connection:
             return self._portals.get(name).statement.is_quick
         return False
 
-    def _statements_known(self, name: str) -> Statement | None:
+    def _statements_known(self, name: str) -> WireStatement | None:
         try:
             return self._statement(name)
         except HeadraceError:
@@ -260,7 +260,7 @@ class Connection:
 
     def _quick_statement(
         self, messages: Sequence[FrontendMessage | ProtocolViolation]
-    ) -> tuple[frontend.Bind, frontend.Execute, Statement] | None:
+    ) -> tuple[frontend.Bind, frontend.Execute, WireStatement] | None:
         count = len(messages)
         if not 3 <= count <= 4 or self.session is None or self._skipping or self._copying is not None:
             return None
@@ -528,10 +528,10 @@ class Connection:
         statements = self._require_session().statements
         statements.require_free(message.name)
         if is_blank(message.sql):
-            statement = Statement(None)
+            statement = WireStatement(None)
         else:
             types = [spark_type_of_oid(oid) for oid in message.type_oids]
-            statement = Statement(self._require_session().prepare(message.sql, types), message.type_oids)
+            statement = WireStatement(self._require_session().prepare(message.sql, types), message.type_oids)
         if message.name:
             statements.put(message.name, statement)
         else:
@@ -704,10 +704,10 @@ class Connection:
             raise ProtocolViolation("message before start-up")
         return self.session
 
-    def _statement(self, name: str) -> Statement:
+    def _statement(self, name: str) -> WireStatement:
         """A prepared statement; the unnamed one is the connection's own, as the others are not."""
         if name or self._unnamed is None:
-            return Statement.of(self._require_session().statements.get(name))
+            return WireStatement.of(self._require_session().statements.get(name))
         return self._unnamed
 
     def _portal_cursor(self, name: str) -> PortalCursor | None:

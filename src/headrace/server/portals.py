@@ -28,7 +28,7 @@ def is_blank(sql: str) -> bool:
 
 
 @dataclass
-class Statement:
+class WireStatement:
     """A prepared statement; `prepared` is None for an empty one."""
 
     prepared: Prepared | None
@@ -37,9 +37,9 @@ class Statement:
     _writers: dict[int, tuple[Writer, ...] | None] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def of(cls, found: Prepared) -> Statement:
+    def of(cls, found: Prepared) -> WireStatement:
         """What a session has under a name: one of the protocol, or one that `PREPARE` made."""
-        return found if isinstance(found, Statement) else cls(found)
+        return found if isinstance(found, WireStatement) else cls(found)
 
     @property
     def columns(self) -> list[ResultColumn] | None:
@@ -132,7 +132,7 @@ def checked_text(data: bytes) -> str:
 class Portal:
     """A statement with its parameters bound, and how far it has been read."""
 
-    statement: Statement
+    statement: WireStatement
     parameters: list[str | None]
     result_formats: tuple[int, ...]
     result: Result | None = None

@@ -27,7 +27,7 @@ from headrace.session.engine import Engine, Jobs
 from headrace.session.interrupts import Interrupts
 from headrace.session.keeper import SparkKeeper
 from headrace.session.kernel_plans import KernelPlans
-from headrace.session.named import Named
+from headrace.session.named import ByName
 from headrace.session.parameters import Parameters
 from headrace.session.read_epochs import SessionReads
 from headrace.session.result import Notice, Prepared, Result
@@ -139,11 +139,11 @@ class Context:
         """Waits for something in a thread of its own, as long as nobody cancels it."""
         self.jobs = Jobs(self.keeper, f"headrace-session-{self.number}", self.check, self.wait_for_spark)
 
-        self.statements: Named[Prepared] = Named("prepared statement", "26000", "42P05")
+        self.statements: ByName[Prepared] = ByName("prepared statement", "26000", "42P05")
         """Prepared statements, those of the protocol among them."""
-        self.cursors: Named[OpenCursor] = Named("cursor", "34000", "42P03")
+        self.cursors: ByName[OpenCursor] = ByName("cursor", "34000", "42P03")
         """What DECLARE has made."""
-        self.subscription_cursors: Named[OpenSubscription] = Named("cursor", "34000", "42P03")
+        self.subscription_cursors: ByName[OpenSubscription] = ByName("cursor", "34000", "42P03")
         """The same of cursors over subscriptions, which have nothing to do with transactions."""
         self.pipeline: MadeBy | None = None
         """The definition of a pipeline for which the session creates objects."""

@@ -13,7 +13,7 @@ from headrace.errors import HeadraceError
 _T = TypeVar("_T")
 
 
-class Named(Generic[_T]):
+class ByName(Generic[_T]):
     """Objects by name, where the empty name may be taken again and others may not."""
 
     def __init__(self, kind: str, missing_sqlstate: str, duplicate_sqlstate: str):

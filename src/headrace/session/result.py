@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from headrace.common.zones import Zone, zone_of_setting
 from headrace.errors import HeadraceError
-from headrace.session.named import Named
+from headrace.session.named import ByName
 from headrace.sql.copying import CopyFormat
 
 
@@ -204,7 +204,7 @@ class SessionLike(Protocol):
     """What a server needs of a session. Calls block; one thread at a time, `cancel` excepted."""
 
     @property
-    def statements(self) -> Named[Prepared]:
+    def statements(self) -> ByName[Prepared]:
         """Prepared statements by name, whether a message of the protocol made them or `PREPARE`."""
         ...
 
@@ -216,7 +216,7 @@ class SessionLike(Protocol):
     """Which session it is since the server began, as events and the audit log call it."""
 
     @property
-    def cursors(self) -> Named[Any]:
+    def cursors(self) -> ByName[Any]:
         """Cursors by name, which have `columns`."""
         ...
 

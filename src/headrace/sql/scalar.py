@@ -55,7 +55,7 @@ class Scalar:
     """Whether it is the same for all rows."""
 
 
-class Scope:
+class RowScope:
     """The columns and parameters that expressions may name; parameters whose type is open get it from their context."""
 
     def __init__(

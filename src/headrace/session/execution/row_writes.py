@@ -29,7 +29,7 @@ from headrace.session.execution.targets import check_row, ignores, letters_of, p
 from headrace.session.names import names_of
 from headrace.session.result import Ready, Result, ResultColumn
 from headrace.sql import statements as st
-from headrace.sql.scalar import NotScalar, Run, Scope, Values, values_of
+from headrace.sql.scalar import NotScalar, RowScope, Run, Values, values_of
 from headrace.sql.statements import TableName
 
 _INTEGERS = {"tinyint": 7, "smallint": 15, "int": 31, "bigint": 63}
@@ -151,7 +151,7 @@ def plan_rows(context: Context, statement: RowChange, types: Sequence[str | None
     try:
         if isinstance(statement, st.Insert):
             ignore = ignores(record, statement)
-            make = _insert(record, layout, statement, Scope({}, open_types, context.zone), ignore)
+            make = _insert(record, layout, statement, RowScope({}, open_types, context.zone), ignore)
         elif record.content_as(TableContent).append_only:
             return None
         else:
@@ -164,7 +164,7 @@ def plan_rows(context: Context, statement: RowChange, types: Sequence[str | None
 
 
 def _insert(
-    record: ObjectRecord, layout: RowLayout, statement: st.Insert, scope: Scope, ignore: bool
+    record: ObjectRecord, layout: RowLayout, statement: st.Insert, scope: RowScope, ignore: bool
 ) -> Callable[[Values], RowOperation]:  # fmt: skip
     if statement.rows is None:
         raise NotScalar
@@ -185,7 +185,7 @@ def _insert(
 
 
 def _cells(
-    record: ObjectRecord, columns: Sequence[Any], cells: Sequence[exp.Expr | None], scope: Scope, listed: bool
+    record: ObjectRecord, columns: Sequence[Any], cells: Sequence[exp.Expr | None], scope: RowScope, listed: bool
 ) -> list[Run]:  # fmt: skip
     """How each column of a row is computed."""
     if len(cells) > len(columns) or (listed and len(cells) < len(columns)):
@@ -216,7 +216,7 @@ def _change(
     if statement.sources is not None or statement.where is None or not layout.key_at:
         raise NotScalar
     at = {c.name: (i, c.type) for i, c in enumerate(record.columns)}
-    scope = Scope(at, types, zone, (statement.alias or statement.table.name,))
+    scope = RowScope(at, types, zone, (statement.alias or statement.table.name,))
     equal, rest = _keyed(statement.where.tree, record, scope)
     matches = [scope.compile_condition(part) for part in rest]
     assigned = _assigned(record, statement, scope, at) if isinstance(statement, st.Update) else None
@@ -251,7 +251,7 @@ def key_wanted(context: Context, record: ObjectRecord, statement: st.Update | st
     if statement.sources is not None or statement.where is None or not layout.keyed:
         return None
     at = {c.name: (i, c.type) for i, c in enumerate(record.columns)}
-    scope = Scope(at, [], context.zone, (statement.alias or statement.table.name,))
+    scope = RowScope(at, [], context.zone, (statement.alias or statement.table.name,))
     try:
         equal, _ = _keyed(statement.where.tree, record, scope)
         key = tuple([run((), ()) for run in equal])
@@ -260,7 +260,7 @@ def key_wanted(context: Context, record: ObjectRecord, statement: st.Update | st
     return key if _possible_key(record)(key) else None
 
 
-def _keyed(condition: exp.Expr, record: ObjectRecord, scope: Scope) -> tuple[list[Run], list[exp.Expr]]:
+def _keyed(condition: exp.Expr, record: ObjectRecord, scope: RowScope) -> tuple[list[Run], list[exp.Expr]]:
     """What a condition wants each column of the primary key to be, and the rest of it."""
     kinds = {c.name: c.type for c in record.columns}
     wanted: dict[str, Run] = {}
@@ -311,7 +311,7 @@ def _possible_key(record: ObjectRecord) -> Callable[[Key], bool]:
 
 
 def _assigned(
-    record: ObjectRecord, statement: st.Update, scope: Scope, at: dict[str, tuple[int, str]]
+    record: ObjectRecord, statement: st.Update, scope: RowScope, at: dict[str, tuple[int, str]]
 ) -> list[tuple[int, Run]]:  # fmt: skip
     found: dict[int, Run] = {}
     for assignment in statement.assignments:

@@ -47,7 +47,7 @@ _UNUSED = {"d": "", "w": ""}
 
 
 def _text(expr: bt.Expr) -> str:
-    if isinstance(expr, bt.Column):
+    if isinstance(expr, bt.BoundColumn):
         return expr.name
     if isinstance(expr, bt.Parameter):
         return f"${expr.number}"

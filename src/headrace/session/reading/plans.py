@@ -66,14 +66,14 @@ class Steps:
 class ReadPlan:
     """A query, with its parameters open. Good as long as its relation is the same."""
 
-    query: bt.Select
+    query: bt.SelectQuery
     record: ObjectRecord | None
     """The relation that it reads; None for none."""
     types: tuple[str, ...]
     """Of the parameters."""
     names: tuple[str, ...]
     """The columns of the relation that it reads."""
-    aggregates: tuple[bt.Aggregate, ...]
+    aggregates: tuple[bt.AggregateCall, ...]
     """What it wants to know of all rows together, for one row of its own."""
     point: bool
     """Whether it reads at most the one row with a primary key."""
@@ -98,7 +98,9 @@ class ReadPlan:
         """Whether rows are only counted, or handed out as they are read: however many they are."""
         if self.query.where is not None or self.query.order:
             return False
-        return self.counts or all(isinstance(o.value, bt.Column) for o in self.query.outputs)  # no aggregate is one
+        return self.counts or all(
+            isinstance(o.value, bt.BoundColumn) for o in self.query.outputs
+        )  # no aggregate is one
 
     @cached_property
     def kinds(self) -> tuple[pa.DataType, ...]:
@@ -170,7 +172,7 @@ class ReadPlan:
 
 def read_plan(query: bt.Query, types: Sequence[str], record: ObjectRecord | None) -> ReadPlan:
     """The plan of a query over a relation, or over none. Raises `NoTwin` for one that is Spark's."""
-    if not isinstance(query, bt.Select) or query.grouping or query.having is not None or query.distinct:
+    if not isinstance(query, bt.SelectQuery) or query.grouping or query.having is not None or query.distinct:
         raise NoTwin("a query of another kind")
     if record is not None and not (isinstance(query.source, bt.Scan) and not query.source.looked_up):
         raise NoTwin("another relation")
@@ -191,29 +193,29 @@ def read_plan(query: bt.Query, types: Sequence[str], record: ObjectRecord | None
     return plan
 
 
-def _aggregates(query: bt.Select) -> tuple[bt.Aggregate, ...]:
-    found = [e for o in query.outputs for e in bt.walk(o.value) if isinstance(e, bt.Aggregate)]
+def _aggregates(query: bt.SelectQuery) -> tuple[bt.AggregateCall, ...]:
+    found = [e for o in query.outputs for e in bt.walk(o.value) if isinstance(e, bt.AggregateCall)]
     return tuple(dict.fromkeys(found))
 
 
-def _of_totals(expr: bt.Expr, aggregates: Sequence[bt.Aggregate]) -> bt.Expr:
+def _of_totals(expr: bt.Expr, aggregates: Sequence[bt.AggregateCall]) -> bt.Expr:
     """An expression with columns in the place of aggregates, each called by its number."""
-    if isinstance(expr, bt.Aggregate):
+    if isinstance(expr, bt.AggregateCall):
         at = str(aggregates.index(expr))
-        return bt.Column(expr.type, 0, at, at)
+        return bt.BoundColumn(expr.type, 0, at, at)
     if isinstance(expr, bt.Call):
         return replace(expr, arguments=tuple([_of_totals(a, aggregates) for a in expr.arguments]))
     return expr
 
 
-def _names(query: bt.Select, record: ObjectRecord | None) -> tuple[str, ...]:
+def _names(query: bt.SelectQuery, record: ObjectRecord | None) -> tuple[str, ...]:
     """The columns that a query reads, at least one; their types are those that the relation has."""
     if record is None:
         return ()
     types = {c.name: c.type for c in record.columns}
     found: dict[str, None] = {}
     for expr in bt.everything(query):
-        if isinstance(expr, bt.Column):
+        if isinstance(expr, bt.BoundColumn):
             if types.get(expr.name) != expr.type.spark:
                 raise NoTwin(f"the type of {expr.name}")
             found[expr.name] = None
@@ -257,7 +259,7 @@ def _equality(part: bt.Expr) -> tuple[str, bt.Expr] | None:
         return None
     for column, value in (part.arguments, part.arguments[::-1]):
         inner = _unwidened(column)
-        if isinstance(inner, bt.Column) and inner.type.name in _LOOKED_UP and _is_given(value):
+        if isinstance(inner, bt.BoundColumn) and inner.type.name in _LOOKED_UP and _is_given(value):
             return inner.name, value
     return None
 

@@ -37,7 +37,7 @@ class Twins:
 
     def of(self, expr: bt.Expr) -> Expression:
         """The expression. Raises `NoTwin`."""
-        if isinstance(expr, bt.Column):
+        if isinstance(expr, bt.BoundColumn):
             place = self._places.get(expr.name)
             if place is None:
                 raise NoTwin(expr.name)

@@ -27,18 +27,18 @@ from headrace.sql.binder.rows import sets_of
 from headrace.sql.binder.scope import Located, Missing, Scope, Wrong
 from headrace.sql.binder.totals import has_total, with_total
 from headrace.sql.binder.tree import (
-    Aggregate,
+    AggregateCall,
+    BoundColumn,
     Call,
-    Column,
     Constant,
     Derived,
     Expr,
-    Join,
+    JoinedRelation,
     Output,
     Over,
     Query,
     Relation,
-    Select,
+    SelectQuery,
     SetOperation,
     SortKey,
     Values,
@@ -202,8 +202,8 @@ class Binder:
             if has_groups or windowed or any(e.has_aggregates for e in (targets, having_in, sorting)):
                 refuse("a set-returning function in a grouped query")
             produced = sets_of(targets.sets, targets.set_relation, source is not None)
-            source = produced if source is None else Join("CROSS JOIN", source, produced, None)
-        select = Select(
+            source = produced if source is None else JoinedRelation("CROSS JOIN", source, produced, None)
+        select = SelectQuery(
             tuple(o.name for o in outputs), tuple(o.value.type for o in outputs), order, limit, offset, tuple(outputs),
             source, where, grouped[0], grouped[1], having, distinct,
         )  # fmt: skip
@@ -224,11 +224,11 @@ class Binder:
         keys = [group_value(self, node, outputs, scope) for node in nodes]
         return [comparable(key) for key in keys], bool(message.distinct_clause) and not nodes
 
-    def _first_of_each(self, select: Select, keys: list[Expr]) -> Query:
+    def _first_of_each(self, select: SelectQuery, keys: list[Expr]) -> Query:
         if any(key.value not in keys for key in select.order[: len(keys)]):
             raise Wrong("SELECT DISTINCT ON expressions must match initial ORDER BY expressions", "42P10", None)
         parts = [part for output in select.outputs for part in walk(output.value)]
-        if select.grouping or any(isinstance(part, (Aggregate, Over)) for part in parts):
+        if select.grouping or any(isinstance(part, (AggregateCall, Over)) for part in parts):
             refuse("DISTINCT ON of a grouped query")
         return first_of_each(self, select, keys)
 
@@ -241,7 +241,7 @@ class Binder:
                 outputs += self._star(inner(target.val), at.scope)
                 continue
             value = at.known(target.val)
-            if value.type.category == "?" and not isinstance(value, Column):
+            if value.type.category == "?" and not isinstance(value, BoundColumn):
                 raise NotBound(f"a value of {value.type.spark}")
             outputs.append(Output(target.name or output_name(target.val), value))
         return outputs
@@ -302,10 +302,10 @@ class Binder:
             return query
         names = tuple(f"c{i}" for i in range(len(query.types)))
         number = self.next_id()
-        columns = [Column(k, number, n, n) for k, n in zip(query.types, names, strict=True)]
+        columns = [BoundColumn(k, number, n, n) for k, n in zip(query.types, names, strict=True)]
         outputs = tuple(Output(n, canonical(c)) for n, c in zip(query.names, columns, strict=True))
         source = Derived(number, query, names, False)
-        return Select(query.names, query.types, (), None, None, outputs, source, None, (), "", None, False)
+        return SelectQuery(query.names, query.types, (), None, None, outputs, source, None, (), "", None, False)
 
     def branch(self, message: pb.SelectStmt, scope: Scope) -> Query:
         """One side of a set operation."""
@@ -325,16 +325,16 @@ class Binder:
 
 def _representative(query: Query, at: int) -> Expr:
     """A column of a query, as a literal if it is one: its type is then still open."""
-    if isinstance(query, Select) and isinstance(found := query.outputs[at].value, Constant):
+    if isinstance(query, SelectQuery) and isinstance(found := query.outputs[at].value, Constant):
         return Constant(t.UNKNOWN, found.text) if found.type.name == "text" else found
-    return Column(query.types[at], 0, str(at), str(at))
+    return BoundColumn(query.types[at], 0, str(at), str(at))
 
 
 def _as_types(query: Query, types: Sequence[Type]) -> Query:
     """The same query with columns of these types."""
     if list(query.types) == list(types):
         return query
-    if isinstance(query, Select) and not query.distinct and not query.order:
+    if isinstance(query, SelectQuery) and not query.distinct and not query.order:
         outputs = tuple(
             Output(
                 o.name, coerce(_representative(query, i) if isinstance(o.value, Constant) else o.value, k, "implicit")
@@ -348,9 +348,9 @@ def _as_types(query: Query, types: Sequence[Type]) -> Query:
 def _wrapped(query: Query, types: Sequence[Type]) -> Query:
     names = tuple(f"c{i}" for i in range(len(types)))
     source: Relation = Derived(0, query, names, False)
-    columns = [Column(k, 0, n, n) for n, k in zip(names, query.types, strict=True)]
+    columns = [BoundColumn(k, 0, n, n) for n, k in zip(names, query.types, strict=True)]
     outputs = tuple(Output(n, coerce(c, k, "implicit")) for n, c, k in zip(query.names, columns, types, strict=True))
-    return Select(query.names, tuple(types), (), None, None, outputs, source, None, (), "", None, False)
+    return SelectQuery(query.names, tuple(types), (), None, None, outputs, source, None, (), "", None, False)
 
 
 def bind_query(parsed: ParsedStatement, known: BindingContext) -> Query:

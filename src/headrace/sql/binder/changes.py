@@ -17,7 +17,7 @@ from headrace.sql.binder.expressions import Expressions
 from headrace.sql.binder.reading import Nodes, NotBound, check, declare, inner, kind_of, refuse
 from headrace.sql.binder.relations import Relations
 from headrace.sql.binder.scope import Item, Scope, Wrong
-from headrace.sql.binder.tree import Constant, Expr, Join, Output, Query, Relation, Select, SetOperation
+from headrace.sql.binder.tree import Constant, Expr, JoinedRelation, Output, Query, Relation, SelectQuery, SetOperation
 from headrace.sql.binder.types import Type
 from headrace.sql.postgres import ParsedStatement, parse_statement
 
@@ -93,7 +93,7 @@ def _returned(binder: Binder, message: pb.InsertStmt | pb.UpdateStmt | pb.Delete
     scope.items.extend(items)
     outputs = tuple(binder.outputs(inner(message.returning_clause).exprs, Expressions(binder, scope, "RETURNING")))
     names, types = tuple(o.name for o in outputs), tuple(o.value.type for o in outputs)
-    return Select(names, types, (), None, None, outputs, source, None, (), "", None, False)
+    return SelectQuery(names, types, (), None, None, outputs, source, None, (), "", None, False)
 
 
 class _Rows:
@@ -110,12 +110,14 @@ class _Rows:
         rows = inner(message.select_stmt).values_lists
         return self._united([self._row(inner(row).items) for row in rows])
 
-    def _row(self, cells: Nodes) -> Select:
+    def _row(self, cells: Nodes) -> SelectQuery:
         if len(cells) > len(self._kinds):
             raise Wrong("INSERT has more expressions than target columns", "42601", None)
         outputs = tuple(Output(f"column{i + 1}", self._cell(cell, i)) for i, cell in enumerate(cells))
         types = tuple(o.value.type for o in outputs)
-        return Select(tuple(o.name for o in outputs), types, (), None, None, outputs, None, None, (), "", None, False)
+        return SelectQuery(
+            tuple(o.name for o in outputs), types, (), None, None, outputs, None, None, (), "", None, False
+        )
 
     def _cell(self, node: pb.Node, at: int) -> Expr:
         name, kind = self._change.columns[at], self._kinds[at]
@@ -123,7 +125,7 @@ class _Rows:
             return default_of(self._binder, dict(self._change.defaults).get(name), kind, name, self._change.zone)
         return stored(self._at, self._at.bind(node), kind, name, node)
 
-    def _united(self, rows: list[Select]) -> Query:
+    def _united(self, rows: list[SelectQuery]) -> Query:
         """All of them, as a tree that is not deep."""
         if len(rows) == 1:
             return rows[0]
@@ -171,7 +173,7 @@ class _Changed:
         self._scope.items.extend(items)
         target = items[0]
         others = relations.source(message.from_clause if isinstance(message, pb.UpdateStmt) else message.using_clause)
-        whole: Relation = source if others is None else Join("CROSS JOIN", source, others, None)
+        whole: Relation = source if others is None else JoinedRelation("CROSS JOIN", source, others, None)
         outputs = [Output(name, self._old(target, name)) for name in self._change.columns]
         if isinstance(message, pb.UpdateStmt):
             outputs += self._assigned(message.target_list, target)
@@ -179,7 +181,7 @@ class _Changed:
         if message.HasField("where_clause"):
             where = Expressions(self._binder, self._scope, "WHERE").condition(message.where_clause, "WHERE")
         names, types = tuple(o.name for o in outputs), tuple(o.value.type for o in outputs)
-        return Select(names, types, (), None, None, tuple(outputs), whole, where, (), "", None, False)
+        return SelectQuery(names, types, (), None, None, tuple(outputs), whole, where, (), "", None, False)
 
     def _old(self, target: Item, name: str) -> Expr:
         found = target.find(name)

@@ -28,7 +28,7 @@ from headrace.sql.binder.rows import rows_of
 from headrace.sql.binder.scope import Located, Missing, Scope, Wrong
 from headrace.sql.binder.session import value_function
 from headrace.sql.binder.sublinks import query_in_expression
-from headrace.sql.binder.tree import Aggregate, Call, Column, Constant, Expr, Parameter, conjunction, walk
+from headrace.sql.binder.tree import AggregateCall, BoundColumn, Call, Constant, Expr, Parameter, conjunction, walk
 from headrace.sql.binder.types import Type
 from headrace.sql.statements import DATABASE
 
@@ -281,7 +281,7 @@ class Expressions:
 
     def _of_one_type(self, left: Expr, values: list[Expr]) -> list[Expr]:
         """Of those without columns PostgreSQL makes an array where there are several and one type fits them all."""
-        known = [not any(isinstance(part, Column) for part in walk(value)) for value in values]
+        known = [not any(isinstance(part, BoundColumn) for part in walk(value)) for value in values]
         fixed = [left, *(value for value, is_known in zip(values, known, strict=True) if is_known)]
         categories = {e.type.category for e in fixed if e.type.name != "unknown"}
         if len(fixed) < 3 or len(categories) != 1 or "A" in categories:
@@ -365,7 +365,7 @@ class Expressions:
         self.has_aggregates = True
         found = tuple(self.known(arg) for arg in message.args)
         bits = [f"CAST(grouping({{{i}}}) AS INT) * {2 ** (len(found) - 1 - i)}" for i in range(len(found))]
-        return Aggregate(t.INT4, f"({' + '.join(bits)}){{w}}", found, False, (), None)
+        return AggregateCall(t.INT4, f"({' + '.join(bits)}){{w}}", found, False, (), None)
 
     def _session_value(self, message: pb.SQLValueFunction) -> Expr:
         if message.op == pb.SVFOP_LOCALTIME and message.typmod in (0, -1):
@@ -386,7 +386,7 @@ class Expressions:
         self.sets = found
         found.append(rows.arrays[0])
         self.set_relation = self.set_relation or self.binder.next_id()
-        return Column(rows.kinds[0], self.set_relation, f"set{len(found) - 1}", name)
+        return BoundColumn(rows.kinds[0], self.set_relation, f"set{len(found) - 1}", name)
 
     def called(self, name: str, arguments: Sequence[Expr], message: Message) -> Expr:
         """A function of the catalogue."""

@@ -10,16 +10,16 @@ from headrace.sql.binder import types as t
 from headrace.sql.binder.reading import refuse
 from headrace.sql.binder.relations import unique_names
 from headrace.sql.binder.tree import (
-    Aggregate,
+    AggregateCall,
+    BoundColumn,
     Call,
-    Column,
     Constant,
     Derived,
     Expr,
     Output,
     Over,
     Query,
-    Select,
+    SelectQuery,
     SortKey,
 )  # fmt: skip
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from headrace.sql.binder.bind import Binder
 
 
-def first_of_each(binder: Binder, select: Select, keys: Sequence[Expr]) -> Query:
+def first_of_each(binder: Binder, select: SelectQuery, keys: Sequence[Expr]) -> Query:
     """`DISTINCT ON (keys)`: the first row of each, in the order given."""
     order = select.order or tuple(SortKey(key, False, False) for key in keys)
     first = _over("row_number", tuple(keys), order)
@@ -36,7 +36,7 @@ def first_of_each(binder: Binder, select: Select, keys: Sequence[Expr]) -> Query
 
 def with_ties(binder: Binder, select: Query) -> Query:
     """`FETCH FIRST n ROWS WITH TIES`."""
-    if not isinstance(select, Select) or select.distinct or select.offset is not None or select.limit is None:
+    if not isinstance(select, SelectQuery) or select.distinct or select.offset is not None or select.limit is None:
         refuse("WITH TIES here")
     return _ranked(binder, replace(select, limit=None), _over("rank", (), select.order), _whole(select.limit))
 
@@ -47,10 +47,10 @@ def _whole(limit: Expr) -> Expr:
 
 
 def _over(function: str, partition: tuple[Expr, ...], order: tuple[SortKey, ...]) -> Expr:
-    return Over(t.INT4, Aggregate(t.INT4, f"{function}() {{w}}", (), False, (), None), partition, order, "")
+    return Over(t.INT4, AggregateCall(t.INT4, f"{function}() {{w}}", (), False, (), None), partition, order, "")
 
 
-def _ranked(binder: Binder, select: Select, rank: Expr, most: Expr) -> Query:
+def _ranked(binder: Binder, select: SelectQuery, rank: Expr, most: Expr) -> Query:
     """The rows of a query whose rank is at most so much; its order, limit and offset come after."""
     names = unique_names([*select.names, "__rank", *(f"__k{i}" for i in range(len(select.order)))])
     count = len(select.names)
@@ -60,12 +60,12 @@ def _ranked(binder: Binder, select: Select, rank: Expr, most: Expr) -> Query:
         types=(*select.types, rank.type, *(k.value.type for k in keys)),
     )  # fmt: skip
     number = binder.next_id()
-    columns = [Column(k, number, n, n) for k, n in zip(inner.types, names, strict=True)]
+    columns = [BoundColumn(k, number, n, n) for k, n in zip(inner.types, names, strict=True)]
     order = tuple(replace(key, value=columns[count + 1 + i], output=None) for i, key in enumerate(select.order))
     first = isinstance(most, Constant) and most.text == "1"
     where = Call(t.BOOL, "({0} = {1})" if first else "({0} <= {1})", (columns[count], most))
     outputs = tuple(Output(n, c) for n, c in zip(select.names, columns, strict=False))
-    return Select(
+    return SelectQuery(
         select.names, select.types, order, select.limit, select.offset, outputs, Derived(number, inner, names, False),
         where, (), "", None, False,
     )  # fmt: skip

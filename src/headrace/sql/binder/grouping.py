@@ -12,7 +12,18 @@ from headrace.sql.binder.expressions import Expressions
 from headrace.sql.binder.own import GROUPING
 from headrace.sql.binder.reading import Nodes, declare, inner, kind_of, refuse
 from headrace.sql.binder.scope import Scope, Wrong
-from headrace.sql.binder.tree import Aggregate, Call, Column, Constant, Expr, Nested, Output, Over, everything, walk
+from headrace.sql.binder.tree import (
+    AggregateCall,
+    BoundColumn,
+    Call,
+    Constant,
+    Expr,
+    Nested,
+    Output,
+    Over,
+    everything,
+    walk,
+)
 
 if TYPE_CHECKING:
     from headrace.sql.binder.bind import Binder
@@ -56,7 +67,7 @@ def _sets(binder: Binder, clause: Nodes, outputs: Sequence[Output], scope: Scope
 def as_sets(grouped: tuple[tuple[Expr, ...], str], values: Sequence[Expr]) -> tuple[tuple[Expr, ...], str]:
     """A plain GROUP BY as one grouping set where `GROUPING` is asked for, which Spark knows of sets alone."""
     groups, text = grouped
-    asked = any(isinstance(p, Aggregate) and GROUPING in p.form for value in values for p in walk(value))
+    asked = any(isinstance(p, AggregateCall) and GROUPING in p.form for value in values for p in walk(value))
     return (groups, f"GROUPING SETS (({text}))") if asked and text.startswith("{") and "(" not in text else grouped
 
 
@@ -116,7 +127,7 @@ def _without_aggregates(value: Expr, location: int) -> Expr:
 
 
 def _has_aggregate(value: Expr) -> bool:
-    return isinstance(value, Aggregate) or any(_has_aggregate(c) for c in value.children())
+    return isinstance(value, AggregateCall) or any(_has_aggregate(c) for c in value.children())
 
 
 def numbered(outputs: Sequence[Output], number: int, clause: str, location: int) -> Expr:
@@ -133,12 +144,12 @@ def check_grouped(binder: Binder, groups: Sequence[Expr], values: Sequence[Expr]
 
 
 def _check(binder: Binder, groups: set[Expr], value: Expr) -> None:
-    if isinstance(value, Aggregate) and GROUPING in value.form and not groups.issuperset(value.arguments):
+    if isinstance(value, AggregateCall) and GROUPING in value.form and not groups.issuperset(value.arguments):
         what = "arguments to GROUPING must be grouping expressions of the associated query level"
         raise Wrong(what, "42803", None)
-    if value in groups or isinstance(value, Aggregate):
+    if value in groups or isinstance(value, AggregateCall):
         return
-    if isinstance(value, Column) and value.relation in binder.local:
+    if isinstance(value, BoundColumn) and value.relation in binder.local:
         raise Wrong(
             f'column "{value.shown}" must appear in the GROUP BY clause or be used in an aggregate function',
             "42803",
@@ -155,4 +166,4 @@ def _check(binder: Binder, groups: set[Expr], value: Expr) -> None:
 
 def _reaches(value: Nested, local: set[int]) -> bool:
     """Whether a nested query may name columns of the query around it."""
-    return any(isinstance(part, Column) and part.relation in local for part in everything(value.query))
+    return any(isinstance(part, BoundColumn) and part.relation in local for part in everything(value.query))

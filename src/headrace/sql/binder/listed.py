@@ -8,7 +8,18 @@ from typing import TYPE_CHECKING
 
 from headrace.sql.binder import types as t
 from headrace.sql.binder.reading import NotBound
-from headrace.sql.binder.tree import Aggregate, Call, Column, Derived, Expr, Nested, Output, Query, Select, SortKey
+from headrace.sql.binder.tree import (
+    AggregateCall,
+    BoundColumn,
+    Call,
+    Derived,
+    Expr,
+    Nested,
+    Output,
+    Query,
+    SelectQuery,
+    SortKey,
+)
 
 if TYPE_CHECKING:
     from headrace.sql.binder.bind import Binder
@@ -22,9 +33,9 @@ def array_of_query(binder: Binder, query: Query) -> Expr:
     ordered, keys = _with_keys(query)
     number = binder.next_id()
     names = ("v", *(f"k{i}" for i in range(len(keys))))
-    columns = [Column(k, number, n, n) for n, k in zip(names, ordered.types, strict=True)]
+    columns = [BoundColumn(k, number, n, n) for n, k in zip(names, ordered.types, strict=True)]
     order = tuple(SortKey(c, key.descending, key.nulls_first) for c, key in zip(columns[1:], keys, strict=True))
-    value = Aggregate(t.array_of(kind), "list", (columns[0],), False, order, None)
+    value = AggregateCall(t.array_of(kind), "list", (columns[0],), False, order, None)
     return Nested(value.type, "({q})", _selected(value, Derived(number, ordered, names, False)), ())
 
 
@@ -32,11 +43,11 @@ def over_rows(binder: Binder, query: Query, compare: Callable[[Sequence[Expr]], 
     """Whether a comparison holds for any row of a query, or for all of them; null where a null leaves it open."""
     first, second = binder.next_id(), binder.next_id()
     names = tuple(f"c{i}" for i in range(len(query.types)))
-    columns = [Column(k, first, n, n) for n, k in zip(names, query.types, strict=True)]
+    columns = [BoundColumn(k, first, n, n) for n, k in zip(names, query.types, strict=True)]
     compared = _selected(compare(columns), Derived(first, query, names, False))
-    value = Column(t.BOOL, second, "v", "v")
-    extreme = Aggregate(t.BOOL, "bool_or({0})" if any_of else "bool_and({0})", (value,), False, (), None)
-    unknown = Aggregate(t.INT8, "count_if({0} IS NULL)", (value,), False, (), None)
+    value = BoundColumn(t.BOOL, second, "v", "v")
+    extreme = AggregateCall(t.BOOL, "bool_or({0})" if any_of else "bool_and({0})", (value,), False, (), None)
+    unknown = AggregateCall(t.INT8, "count_if({0} IS NULL)", (value,), False, (), None)
     decided = "{0}" if any_of else "NOT {0}"
     form = f"CASE WHEN {decided} THEN {any_of} WHEN {{1}} > 0 THEN NULL ELSE {not any_of} END"
     whole = _selected(Call(t.BOOL, form.upper(), (extreme, unknown)), Derived(second, compared, ("v",), False))
@@ -47,7 +58,7 @@ def _with_keys(query: Query) -> tuple[Query, tuple[SortKey, ...]]:
     """The query with its sort keys as further columns."""
     if not query.order:
         return query, ()
-    if not isinstance(query, Select) or query.distinct:
+    if not isinstance(query, SelectQuery) or query.distinct:
         raise NotBound("ARRAY of this ordered query")
     keys = [Output(f"k{i}", key.value) for i, key in enumerate(query.order)]
     return replace(
@@ -56,5 +67,5 @@ def _with_keys(query: Query) -> tuple[Query, tuple[SortKey, ...]]:
     ), query.order  # fmt: skip
 
 
-def _selected(value: Expr, source: Derived) -> Select:
-    return Select(("v",), (value.type,), (), None, None, (Output("v", value),), source, None, (), "", None, False)
+def _selected(value: Expr, source: Derived) -> SelectQuery:
+    return SelectQuery(("v",), (value.type,), (), None, None, (Output("v", value),), source, None, (), "", None, False)

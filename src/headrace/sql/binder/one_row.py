@@ -11,13 +11,13 @@ from dataclasses import replace
 from typing import Final
 
 from headrace.sql.binder.own import calls_kernel
-from headrace.sql.binder.tree import Aggregate, Call, Column, Constant, Expr, Over, Select, walk
+from headrace.sql.binder.tree import AggregateCall, BoundColumn, Call, Constant, Expr, Over, SelectQuery, walk
 from headrace.sql.binder.types import Type
 
 _FORM: Final = re.compile(r"(first_value|last_value|nth_value|lag|lead)\(\{0\}(, \{1\})?(, \{2\})? *\) \{w\}")
 
 
-def fetched_first(select: Select) -> Select:
+def fetched_first(select: SelectQuery) -> SelectQuery:
     """The same query without groups, in which such functions fetch the columns of the row, before it computes."""
     return replace(
         select, outputs=tuple(replace(o, value=_lazy(o.value)) for o in select.outputs),
@@ -36,11 +36,11 @@ def _lazy(expr: Expr) -> Expr:
 def _of_row(over: Over) -> Expr:
     """The value of the row that is found; as it is where that is a column's, or more than columns are in it."""
     function = over.function
-    assert isinstance(function, Aggregate)
+    assert isinstance(function, AggregateCall)
     match = _FORM.fullmatch(function.form)
     value = function.arguments[0] if function.arguments else over
-    columns = list(dict.fromkeys(p for p in walk(value) if isinstance(p, Column)))
-    if match is None or isinstance(value, Column) or not columns or not _is_plain(value):
+    columns = list(dict.fromkeys(p for p in walk(value) if isinstance(p, BoundColumn)))
+    if match is None or isinstance(value, BoundColumn) or not columns or not _is_plain(value):
         return over
     fields = ", ".join(f"'c{i}', {{{i}}}" for i in range(len(columns)))
     shape = ",".join(f"c{i}:{c.type.spark}" for i, c in enumerate(columns))
@@ -57,7 +57,7 @@ def _of_row(over: Over) -> Expr:
 
 def _is_plain(value: Expr) -> bool:
     parts = list(walk(value))
-    known = all(isinstance(p, (Call, Column, Constant)) for p in parts)
+    known = all(isinstance(p, (Call, BoundColumn, Constant)) for p in parts)
     return known and not calls_kernel(value) and not any(isinstance(p, Call) and p.volatile for p in parts)
 
 

@@ -13,7 +13,7 @@ from headrace.sql.binder.coerce import coerce
 from headrace.sql.binder.grouping import numbered
 from headrace.sql.binder.reading import Nodes, inner, kind_of, refuse
 from headrace.sql.binder.scope import Scope, Wrong
-from headrace.sql.binder.tree import Column, Constant, Expr, Output, Parameter, SortKey, walk
+from headrace.sql.binder.tree import BoundColumn, Constant, Expr, Output, Parameter, SortKey, walk
 
 if TYPE_CHECKING:
     from headrace.sql.binder.bind import Binder
@@ -73,7 +73,7 @@ def _count(binder: Binder, node: pb.Node, clause: str) -> Expr | None:
     from headrace.sql.binder.expressions import Expressions
 
     found = Expressions(binder, Scope(), clause).bind(node)
-    if any(isinstance(part, Column) for part in walk(found)):
+    if any(isinstance(part, BoundColumn) for part in walk(found)):
         refuse(f"a column in {clause}", node)
     if isinstance(found, Constant) and found.text is None:
         return None

@@ -12,7 +12,7 @@ from headrace.common.time_of_day import FIELD
 from headrace.sql.binder import spans
 from headrace.sql.binder import types as t
 from headrace.sql.binder.scope import Item
-from headrace.sql.binder.tree import Aggregate, Call, Column, Constant, Expr, Nested, Over, Select, walk
+from headrace.sql.binder.tree import AggregateCall, BoundColumn, Call, Constant, Expr, Nested, Over, SelectQuery, walk
 from headrace.sql.binder.types import Type
 
 _SURE: Final = frozenset(
@@ -44,10 +44,12 @@ def calls_kernel(expr: Expr) -> bool:
 
 def over_both(condition: Expr, items: Sequence[Item]) -> bool:
     """Whether a kernel is called over columns of both sides of a join; `items` are those of one side."""
-    side = {c.relation for item in items for _, value in item.columns for c in walk(value) if isinstance(c, Column)}
+    side = {
+        c.relation for item in items for _, value in item.columns for c in walk(value) if isinstance(c, BoundColumn)
+    }
     for part in walk(condition):
         if isinstance(part, Call) and "hr_jsonb_to_" in part.form:
-            named = {c.relation in side for c in walk(part) if isinstance(c, Column)}
+            named = {c.relation in side for c in walk(part) if isinstance(c, BoundColumn)}
             if len(named) > 1:
                 return True
     return False
@@ -90,7 +92,7 @@ def extreme(function: str, values: Sequence[Expr]) -> Expr:
     return Call(values[0].type, f"{function}({', '.join(pairs)}).v", (*values, *keys))
 
 
-def one_of_equals(select: Select) -> Select:
+def one_of_equals(select: SelectQuery) -> SelectQuery:
     """The same query, in which one value stands for all that are equal to it where rows are told apart by it."""
     groups = {g: canonical(g) for g in select.groups if g.type.name in t.LOOSE}
     if groups:
@@ -109,7 +111,7 @@ def put(expr: Expr, found: Mapping[Expr, Expr]) -> Expr:
     """The expression with others in the place of those found, but not inside of aggregates."""
     if expr in found:
         return found[expr]
-    if isinstance(expr, Aggregate) and GROUPING in expr.form:
+    if isinstance(expr, AggregateCall) and GROUPING in expr.form:
         return replace(expr, arguments=tuple(found.get(a, a) for a in expr.arguments))
     if isinstance(expr, (Call, Nested)):
         return replace(expr, arguments=tuple(put(a, found) for a in expr.arguments))

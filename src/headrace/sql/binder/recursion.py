@@ -8,7 +8,17 @@ from postgast import pg_query_pb2 as pb
 
 from headrace.sql.binder.reading import Nodes, check, inner, kind_of, refuse
 from headrace.sql.binder.scope import PendingCte, Scope, Wrong
-from headrace.sql.binder.tree import Aggregate, Itself, Join, Over, Query, Recursive, Relation, Select, walk
+from headrace.sql.binder.tree import (
+    AggregateCall,
+    Itself,
+    JoinedRelation,
+    Over,
+    Query,
+    Recursive,
+    Relation,
+    SelectQuery,
+    walk,
+)
 
 if TYPE_CHECKING:
     from headrace.sql.binder.bind import Binder
@@ -41,16 +51,18 @@ def recursive_query(binder: Binder, cte: pb.CommonTableExpr, scope: Scope) -> Qu
 
 def _check_step(step: Query, cte: pb.CommonTableExpr) -> None:
     """Refuse a step whose rows are not made of single rows of the one before."""
-    plain = isinstance(step, Select) and not (step.grouping or step.distinct or step.order or step.limit or step.offset)
-    if not plain or not isinstance(step, Select) or step.having is not None or not _uses(step.source):
+    plain = isinstance(step, SelectQuery) and not (
+        step.grouping or step.distinct or step.order or step.limit or step.offset
+    )
+    if not plain or not isinstance(step, SelectQuery) or step.having is not None or not _uses(step.source):
         refuse("this recursion", cte)
-    if any(isinstance(part, (Aggregate, Over)) for output in step.outputs for part in walk(output.value)):
+    if any(isinstance(part, (AggregateCall, Over)) for output in step.outputs for part in walk(output.value)):
         refuse("this recursion", cte)
 
 
 def _uses(source: Relation | None) -> bool:
     """Whether a FROM has the query itself where no row of it can be padded."""
-    if not isinstance(source, Join):
+    if not isinstance(source, JoinedRelation):
         return isinstance(source, Itself)
     if source.kind == "LEFT OUTER JOIN":
         return _uses(source.left)

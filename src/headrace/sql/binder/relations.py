@@ -19,19 +19,19 @@ from headrace.sql.binder.rows import rows_of
 from headrace.sql.binder.scope import Item, PendingCte, Scope, Wrong, duplicate
 from headrace.sql.binder.spans import DAYTIME, of_daytime
 from headrace.sql.binder.tree import (
+    BoundColumn,
     Call,
     Called,
-    Column,
     Constant,
     Derived,
     Expr,
     Itself,
-    Join,
+    JoinedRelation,
     Query,
     Relation,
     Scan,
     Sessions,
-    Windowed,
+    WindowedRelation,
     everything,
 )  # fmt: skip
 from headrace.sql.binder.types import Type
@@ -67,7 +67,7 @@ class Relations:
         for node in nodes:
             relation, items = self._relation(node)
             self._add(items)
-            found = relation if found is None else Join("CROSS JOIN", found, relation, None)
+            found = relation if found is None else JoinedRelation("CROSS JOIN", found, relation, None)
         return found
 
     def _add(self, items: Sequence[Item]) -> None:
@@ -112,7 +112,7 @@ class Relations:
         found = self.binder.columns(name, location)
         number = self.binder.next_id()
         shown = alias.aliasname if alias is not None else name.name
-        columns = [(n, _current(Column(k, number, n, f"{shown}.{n}"))) for n, k in found]
+        columns = [(n, _current(BoundColumn(k, number, n, f"{shown}.{n}"))) for n, k in found]
         schema = None if alias is not None else (name.schema or "public")
         item = Item(shown, schema, tuple(_renamed(columns, alias, shown)))
         return Scan(number, name, self.binder.is_looked_up(location)), [item]
@@ -126,7 +126,7 @@ class Relations:
         shown = alias.aliasname if alias is not None else message.relname
         own = unique_names(cte.names)
         columns = [
-            (n, Column(k, number, o, f"{shown}.{n}")) for n, o, k in zip(cte.names, own, cte.types, strict=True)
+            (n, BoundColumn(k, number, o, f"{shown}.{n}")) for n, o, k in zip(cte.names, own, cte.types, strict=True)
         ]  # fmt: skip
         return Itself(number, cte.number), [Item(shown, None, tuple(_renamed(columns, alias, shown)))]
 
@@ -152,8 +152,9 @@ class Relations:
         shown = alias.aliasname if alias is not None else name
         own = unique_names(query.names)
         columns = [
-            (n, Column(k, number, o, f"{shown}.{n}")) for n, o, k in zip(query.names, own, query.types, strict=True)
-        ]  # fmt: skip
+            (n, BoundColumn(k, number, o, f"{shown}.{n}"))
+            for n, o, k in zip(query.names, own, query.types, strict=True)
+        ]
         item = Item(shown, None, tuple(_renamed(columns, alias, shown)))
         return Derived(number, query, own, lateral), [item]
 
@@ -185,12 +186,12 @@ class Relations:
             inside = Scope(self.scope.outer, items, self.scope.ctes)
             condition = Expressions(self.binder, inside, "JOIN conditions").condition(message.quals, "JOIN/ON")
             if side is not None:
-                return Join(f"LEFT {side} JOIN", left, right, condition), left_items
+                return JoinedRelation(f"LEFT {side} JOIN", left, right, condition), left_items
             if kind != "INNER JOIN" and over_both(condition, left_items):
                 refuse("a function of jsonb over both sides of an outer join in its condition", message)
         elif kind == "INNER JOIN":
             kind = "CROSS JOIN"
-        return Join(kind, left, right, condition), items
+        return JoinedRelation(kind, left, right, condition), items
 
     def _shared(self, message: pb.JoinExpr, left: Sequence[Item], right: Sequence[Item]) -> list[str] | None:
         """The names of USING, or those that NATURAL finds; None for a join with a condition."""
@@ -217,8 +218,10 @@ class Relations:
         whole = Item(None, None, (*merged, *rest), named=False)
         items = [whole, *(item.closed() for item in (*left_items, *right_items))]
         if not tests:
-            return Join("CROSS JOIN" if kind == "INNER JOIN" else kind, left, right, Constant(t.BOOL, "true")), items
-        return Join(kind, left, right, conjunction("AND", tests)), items
+            return JoinedRelation(
+                "CROSS JOIN" if kind == "INNER JOIN" else kind, left, right, Constant(t.BOOL, "true")
+            ), items
+        return JoinedRelation(kind, left, right, conjunction("AND", tests)), items
 
     def _side(self, items: Sequence[Item], name: str, side: str) -> Expr:
         found = [value for item in items if item.open for value in item.find(name)]
@@ -246,7 +249,9 @@ class Relations:
             widths.insert(1, widths[0])
         if time.type.name not in ("timestamp", "timestamptz"):
             refuse("windows of another time than a timestamp", call)
-        return self._with_bounds(Windowed(self.binder.next_id(), source, time, tuple(widths)), item, message, name)
+        return self._with_bounds(
+            WindowedRelation(self.binder.next_id(), source, time, tuple(widths)), item, message, name
+        )
 
     def _sessions(self, call: pb.FuncCall, message: pb.RangeFunction) -> tuple[Relation, list[Item]]:
         """`SESSION(relation, time, gap [, key ...])`."""
@@ -263,19 +268,19 @@ class Relations:
         gap = Expressions(self.binder, Scope(), "FROM").bind(call.args[2])
         if not isinstance(gap, Constant) or gap.text is None or gap.type.name not in ("interval", "unknown"):
             refuse("a gap of SESSION that is no interval literal", call)
-        names = tuple(key.name for key in keys if isinstance(key, Column))
+        names = tuple(key.name for key in keys if isinstance(key, BoundColumn))
         width = Call(DAYTIME, spark_interval(gap.text), ())
         return self._with_bounds(Sessions(self.binder.next_id(), source, time, width, names), item, message, "session")
 
     def _with_bounds(
-        self, made: Windowed | Sessions, item: Item, message: pb.RangeFunction, name: str
+        self, made: WindowedRelation | Sessions, item: Item, message: pb.RangeFunction, name: str
     ) -> tuple[Relation, list[Item]]:
         """The columns of a relation, and the bounds of the window that each row is in."""
         alias = inner(message.alias) if message.HasField("alias") else None
         shown = alias.aliasname if alias is not None else (item.name or name)
-        kinds = [(n, v.type, v.name) for n, v in item.columns if isinstance(v, Column)]
+        kinds = [(n, v.type, v.name) for n, v in item.columns if isinstance(v, BoundColumn)]
         kinds += [(n, made.time.type, n) for n in ("window_start", "window_end")]
-        columns = [(n, Column(k, made.id, own, f"{shown}.{n}")) for n, k, own in kinds]
+        columns = [(n, BoundColumn(k, made.id, own, f"{shown}.{n}")) for n, k, own in kinds]
         return made, [Item(shown, None, tuple(_renamed(columns, alias, shown)))]
 
     def _named(self, names: Sequence[str], location: int) -> tuple[Relation, Item]:
@@ -334,13 +339,13 @@ class Relations:
         value = table_call(routine, arguments, call)
         shown = alias.aliasname if alias is not None else routine.name
         columns = [
-            (n, Column(t.of_spark(spark) or Type("?", spark, "?"), number, n, f"{shown}.{n}"))
+            (n, BoundColumn(t.of_spark(spark) or Type("?", spark, "?"), number, n, f"{shown}.{n}"))
             for n, spark in routine.columns
         ]
         return Called(number, value, lateral), [Item(shown, None, tuple(_renamed(columns, alias, shown)))]
 
 
-def _current(column: Column) -> Expr:
+def _current(column: BoundColumn) -> Expr:
     """A column as its type is held now: a view from before may have Spark's own intervals."""
     return of_daytime(column) if column.type == DAYTIME else column
 

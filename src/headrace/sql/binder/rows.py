@@ -13,7 +13,7 @@ from headrace.sql.binder.coerce import coerce, form_of
 from headrace.sql.binder.overloads import undefined
 from headrace.sql.binder.reading import Message, refuse
 from headrace.sql.binder.resolve import Signature
-from headrace.sql.binder.tree import Call, Column, Constant, Expr, Produced
+from headrace.sql.binder.tree import BoundColumn, Call, Constant, Expr, Produced
 from headrace.sql.binder.types import Type
 from headrace.sql.intervals import parse_interval, spark_interval
 
@@ -41,12 +41,12 @@ class Rows:
         """Its columns."""
         found: list[tuple[str, Expr]] = []
         for i, kind in enumerate(self.kinds):
-            value: Expr = Column(kind, number, "value", f"{shown}.{name}")
+            value: Expr = BoundColumn(kind, number, "value", f"{shown}.{name}")
             if len(self.kinds) > 1:
-                value = Call(kind, f"{{0}}.`{i}`", (Column(_ROWS, number, "value", shown),))
+                value = Call(kind, f"{{0}}.`{i}`", (BoundColumn(_ROWS, number, "value", shown),))
             found.append((self.names[i] if self.names else name, value))
         if ordinality:
-            place = Column(t.INT4, number, "place", f"{shown}.ordinality")
+            place = BoundColumn(t.INT4, number, "place", f"{shown}.ordinality")
             found.append(("ordinality", Call(t.INT8, "(CAST({0} AS BIGINT) + 1L)", (place,))))
         return found
 
@@ -68,7 +68,7 @@ def _zipped(arrays: Sequence[Expr]) -> Expr:
 
 def has_columns(value: Expr) -> bool:
     """Whether an expression names columns."""
-    return isinstance(value, Column) or any(has_columns(c) for c in value.children())
+    return isinstance(value, BoundColumn) or any(has_columns(c) for c in value.children())
 
 
 def rows_of(name: str, arguments: Sequence[Expr], call: Message) -> Rows:

@@ -21,15 +21,15 @@ from headrace.sql.binder.own import calls_kernel
 from headrace.sql.binder.reading import NotBound
 from headrace.sql.binder.relations import unique_names
 from headrace.sql.binder.tree import (
-    Aggregate,
+    AggregateCall,
+    BoundColumn,
     Call,
     Called,
-    Column,
     Constant,
     Derived,
     Expr,
     Itself,
-    Join,
+    JoinedRelation,
     Nested,
     Over,
     Parameter,
@@ -38,12 +38,12 @@ from headrace.sql.binder.tree import (
     Recursive,
     Relation,
     Scan,
-    Select,
+    SelectQuery,
     Sessions,
     SetOperation,
     SortKey,
     Values,
-    Windowed,
+    WindowedRelation,
     fill,
     walk,
 )  # fmt: skip
@@ -78,7 +78,7 @@ class _Writer:
 
     def query(self, query: Query, names: Sequence[str]) -> str:
         """A query, its outputs called by some names."""
-        if isinstance(query, Select):
+        if isinstance(query, SelectQuery):
             text = self._select(query, names)
         elif isinstance(query, Values):
             text = self._values(query, names)
@@ -99,7 +99,7 @@ class _Writer:
             text += f" OFFSET {_count(query.offset)}"
         return text
 
-    def _select(self, query: Select, names: Sequence[str]) -> str:
+    def _select(self, query: SelectQuery, names: Sequence[str]) -> str:
         items = ", ".join(
             f"{self.expr(o.value)} AS {quoted(n)}" for o, n in zip(query.outputs, names, strict=True)
         )  # fmt: skip
@@ -163,20 +163,20 @@ class _Writer:
         if isinstance(relation, Called):
             lateral = "LATERAL " if relation.lateral else ""
             return f"{lateral}{self.expr(relation.call)} AS {alias(relation.id)}"
-        if isinstance(relation, Windowed):
+        if isinstance(relation, WindowedRelation):
             return self._windowed(relation)
         if isinstance(relation, Sessions):
             return self._sessions(relation)
         if isinstance(relation, Itself):
             return f"{_recursion(relation.number)} AS {alias(relation.id)}"
-        assert isinstance(relation, Join)
+        assert isinstance(relation, JoinedRelation)
         right = self.relation(relation.right)
-        if isinstance(relation.right, Join):
+        if isinstance(relation.right, JoinedRelation):
             right = f"({right})"
         text = f"{self.relation(relation.left)} {relation.kind} {right}"
         return text if relation.condition is None else f"{text} ON {self.expr(relation.condition)}"
 
-    def _windowed(self, relation: Windowed) -> str:
+    def _windowed(self, relation: WindowedRelation) -> str:
         """All columns of a relation as they are, and the bounds of the window."""
         widths = ", ".join(map(string, relation.widths))
         window = f"window({self.expr(relation.time)}, {widths}) AS `__window`"
@@ -204,7 +204,7 @@ class _Writer:
 
     def expr(self, expr: Expr) -> str:
         """An expression; its text can stand anywhere."""
-        if isinstance(expr, Column):
+        if isinstance(expr, BoundColumn):
             return f"{alias(expr.relation)}.{quoted(expr.name)}"
         if isinstance(expr, Constant):
             return constant(expr)
@@ -218,7 +218,7 @@ class _Writer:
                 expr = whole
                 _require_plain_elements(expr)
             return fill(expr.form, [self.expr(a) for a in expr.arguments])
-        if isinstance(expr, Aggregate):
+        if isinstance(expr, AggregateCall):
             return self._aggregate(expr, "")
         if isinstance(expr, Over):
             return self._over(expr)
@@ -228,7 +228,7 @@ class _Writer:
             expr.form, [self.expr(a) for a in expr.arguments], {"q": self.query(query, unique_names(query.names))}
         )  # fmt: skip
 
-    def _aggregate(self, expr: Aggregate, over: str) -> str:
+    def _aggregate(self, expr: AggregateCall, over: str) -> str:
         where = f" FILTER (WHERE {self.expr(expr.where)})" if expr.where is not None else ""
         if expr.form in ("array_agg", "list"):
             return self._array_agg(expr, where + over)
@@ -239,7 +239,7 @@ class _Writer:
             order = " WITHIN GROUP (ORDER BY " + ", ".join(self._key(k) for k in expr.order) + ")"
         return fill(form, [self.expr(a) for a in expr.arguments], {"d": distinct, "w": f"{order}{where}{over}"})
 
-    def _array_agg(self, expr: Aggregate, where: str) -> str:
+    def _array_agg(self, expr: AggregateCall, where: str) -> str:
         """Values travel in structs, since Spark's lists drop bare nulls."""
         if any(isinstance(part, Nested) for child in expr.children() for part in walk(child)):
             raise NotBound(f"a query inside of an aggregate of type {expr.type}")
@@ -261,7 +261,7 @@ class _Writer:
             parts.append("ORDER BY " + ", ".join(self.expr(k.value) + _direction(k) for k in expr.order))
         if expr.frame:
             parts.append(expr.frame)
-        assert isinstance(expr.function, Aggregate)
+        assert isinstance(expr.function, AggregateCall)
         return self._aggregate(expr.function, f" OVER ({' '.join(parts)})")
 
 
@@ -286,10 +286,10 @@ def _inside(expr: Expr) -> Expr:
     expr = replace(expr, arguments=arguments)
     queries = [a for a in arguments if isinstance(a, Nested) and _has_one_row(a)]
     others = [part for a in arguments if a is not queries[0] for part in walk(a)] if queries else []
-    if len(queries) != 1 or any(isinstance(part, (Column, Nested, Aggregate, Over)) for part in others):
+    if len(queries) != 1 or any(isinstance(part, (BoundColumn, Nested, AggregateCall, Over)) for part in others):
         return expr
     query = queries[0].query
-    assert isinstance(query, Select)
+    assert isinstance(query, SelectQuery)
     value = replace(expr, arguments=tuple(query.outputs[0].value if a is queries[0] else a for a in arguments))
     outputs = (replace(query.outputs[0], value=value),)
     return replace(queries[0], type=expr.type, query=replace(query, outputs=outputs, types=(expr.type,)))
@@ -297,9 +297,9 @@ def _inside(expr: Expr) -> Expr:
 
 def _has_one_row(nested: Nested) -> bool:
     query = nested.query
-    if nested.form != "({q})" or not isinstance(query, Select) or query.grouping or query.having is not None:
+    if nested.form != "({q})" or not isinstance(query, SelectQuery) or query.grouping or query.having is not None:
         return False
-    totals = any(isinstance(part, Aggregate) for part in walk(query.outputs[0].value))
+    totals = any(isinstance(part, AggregateCall) for part in walk(query.outputs[0].value))
     return totals and query.limit is None and query.offset is None and not query.distinct
 
 

@@ -14,16 +14,16 @@ from headrace.sql.binder.own import GROUPING, put
 from headrace.sql.binder.reading import Nodes, kind_of, refuse
 from headrace.sql.binder.relations import unique_names
 from headrace.sql.binder.tree import (
-    Aggregate,
+    AggregateCall,
+    BoundColumn,
     Call,
-    Column,
     Constant,
     Derived,
     Expr,
     Output,
     Over,
     Query,
-    Select,
+    SelectQuery,
     SetOperation,
     SortKey,
     walk,
@@ -50,7 +50,7 @@ def _empty_sets(node: pb.Node) -> int:
     return int(found.kind in (pb.GROUPING_SET_EMPTY, pb.GROUPING_SET_ROLLUP, pb.GROUPING_SET_CUBE))
 
 
-def with_total(binder: Binder, select: Select) -> Query:
+def with_total(binder: Binder, select: SelectQuery) -> Query:
     """The groups of a query, and the total of no rows where there are none: of that, Spark makes no group."""
     parts = [p for e in (*(o.value for o in select.outputs), *(k.value for k in select.order)) for p in walk(e)]
     if any(isinstance(part, Over) for part in parts):
@@ -63,16 +63,16 @@ def with_total(binder: Binder, select: Select) -> Query:
     )  # fmt: skip
     both = SetOperation(names, groups.types, (), None, None, "UNION ALL", groups, _total(groups))
     number = binder.next_id()
-    columns = [Column(k, number, n, n) for n, k in zip(names, groups.types, strict=True)]
+    columns = [BoundColumn(k, number, n, n) for n, k in zip(names, groups.types, strict=True)]
     outputs = tuple(Output(n, c) for n, c in zip(select.names, columns, strict=False))
     source = Derived(number, both, names, False)
-    return Select(
+    return SelectQuery(
         select.names, select.types, _order(select, columns), select.limit, select.offset, outputs, source, None, (), "",
         None, select.distinct,
     )  # fmt: skip
 
 
-def _order(select: Select, columns: Sequence[Column]) -> tuple[SortKey, ...]:
+def _order(select: SelectQuery, columns: Sequence[BoundColumn]) -> tuple[SortKey, ...]:
     """The same order by the columns that the keys have become."""
     behind = iter(columns[len(select.names) :])
     return tuple(
@@ -81,15 +81,15 @@ def _order(select: Select, columns: Sequence[Column]) -> tuple[SortKey, ...]:
     )
 
 
-def _total(select: Select) -> Select:
+def _total(select: SelectQuery) -> SelectQuery:
     """The aggregates over all rows, if there are none."""
     found: dict[Expr, Expr] = {group: Constant(group.type, None) for group in select.groups}
     having = () if select.having is None else (select.having,)
     for value in (*(o.value for o in select.outputs), *having):
         for part in walk(value):
-            if isinstance(part, Aggregate) and GROUPING in part.form:
+            if isinstance(part, AggregateCall) and GROUPING in part.form:
                 found[part] = Constant(t.INT4, str(2 ** len(part.arguments) - 1))
-    count = Aggregate(t.INT8, "count(1)", (), False, (), None)
+    count = AggregateCall(t.INT8, "count(1)", (), False, (), None)
     empty: Expr = Call(t.BOOL, "({0} = 0)", (count,))
     if select.having is not None:
         empty = Call(t.BOOL, "({0} AND {1})", (empty, put(select.having, found)))

@@ -23,7 +23,7 @@ class Expr:
 
 
 @dataclass(frozen=True, slots=True)
-class Column(Expr):
+class BoundColumn(Expr):
     """A column of a relation of this query or of one around it."""
 
     relation: int
@@ -77,7 +77,7 @@ class SortKey:
 
 
 @dataclass(frozen=True, slots=True)
-class Aggregate(Expr):
+class AggregateCall(Expr):
     """A call of an aggregate: `form` is as in `Call`, with `{d}` where DISTINCT stands."""
 
     form: str
@@ -164,7 +164,7 @@ class Called(Relation):
 
 
 @dataclass(frozen=True, slots=True)
-class Windowed(Relation):
+class WindowedRelation(Relation):
     """The rows of a relation, each once for each window of time that it is in; `widths` are Spark's texts."""
 
     id: int
@@ -193,7 +193,7 @@ class Itself(Relation):
 
 
 @dataclass(frozen=True, slots=True)
-class Join(Relation):
+class JoinedRelation(Relation):
     """A join; `kind` is Spark's words."""
 
     kind: str
@@ -225,7 +225,7 @@ class Query:
 
 
 @dataclass(frozen=True, slots=True)
-class Select(Query):
+class SelectQuery(Query):
     """A SELECT; `grouped` says whether it has one row for each group, `groups` are Spark's grouping clause."""
 
     outputs: tuple[Output, ...]
