@@ -73,7 +73,7 @@ class ReadPlan:
     """Of the parameters."""
     names: tuple[str, ...]
     """The columns of the relation that it reads."""
-    aggregates: tuple[bt.AggregateCall, ...]
+    aggregates: tuple[bt.BoundAggregate, ...]
     """What it wants to know of all rows together, for one row of its own."""
     point: bool
     """Whether it reads at most the one row with a primary key."""
@@ -193,14 +193,14 @@ def read_plan(query: bt.Query, types: Sequence[str], record: ObjectRecord | None
     return plan
 
 
-def _aggregates(query: bt.SelectQuery) -> tuple[bt.AggregateCall, ...]:
-    found = [e for o in query.outputs for e in bt.walk(o.value) if isinstance(e, bt.AggregateCall)]
+def _aggregates(query: bt.SelectQuery) -> tuple[bt.BoundAggregate, ...]:
+    found = [e for o in query.outputs for e in bt.walk(o.value) if isinstance(e, bt.BoundAggregate)]
     return tuple(dict.fromkeys(found))
 
 
-def _of_totals(expr: bt.Expr, aggregates: Sequence[bt.AggregateCall]) -> bt.Expr:
+def _of_totals(expr: bt.Expr, aggregates: Sequence[bt.BoundAggregate]) -> bt.Expr:
     """An expression with columns in the place of aggregates, each called by its number."""
-    if isinstance(expr, bt.AggregateCall):
+    if isinstance(expr, bt.BoundAggregate):
         at = str(aggregates.index(expr))
         return bt.BoundColumn(expr.type, 0, at, at)
     if isinstance(expr, bt.Call):

@@ -20,7 +20,7 @@ Ints = npt.NDArray[np.int64]
 _LARGE: Final = 1 << 62
 
 
-def total(at: Twins, found: bt.AggregateCall) -> Expression | None:
+def total(at: Twins, found: bt.BoundAggregate) -> Expression | None:
     """What an aggregate is over; None for one of rows. Raises `NoTwin` for one that is Spark's."""
     if found.distinct or found.order or found.where is not None or found.form not in _TOTALS:
         raise NoTwin(found.form)
@@ -35,7 +35,7 @@ def total(at: Twins, found: bt.AggregateCall) -> Expression | None:
 
 
 def totals(
-    aggregates: Sequence[bt.AggregateCall],
+    aggregates: Sequence[bt.BoundAggregate],
     over: Sequence[Expression | None],
     rows: Iterable[RowColumns],
     weight: Expression,

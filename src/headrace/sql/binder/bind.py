@@ -27,7 +27,7 @@ from headrace.sql.binder.rows import sets_of
 from headrace.sql.binder.scope import Located, Missing, Scope, Wrong
 from headrace.sql.binder.totals import has_total, with_total
 from headrace.sql.binder.tree import (
-    AggregateCall,
+    BoundAggregate,
     BoundColumn,
     Call,
     Constant,
@@ -228,7 +228,7 @@ class Binder:
         if any(key.value not in keys for key in select.order[: len(keys)]):
             raise Wrong("SELECT DISTINCT ON expressions must match initial ORDER BY expressions", "42P10", None)
         parts = [part for output in select.outputs for part in walk(output.value)]
-        if select.grouping or any(isinstance(part, (AggregateCall, Over)) for part in parts):
+        if select.grouping or any(isinstance(part, (BoundAggregate, Over)) for part in parts):
             refuse("DISTINCT ON of a grouped query")
         return first_of_each(self, select, keys)
 

@@ -22,7 +22,7 @@ from headrace.sql.binder.routines import routine_call
 from headrace.sql.binder.rows import SETS, has_columns
 from headrace.sql.binder.scope import Wrong
 from headrace.sql.binder.session import is_session_function, session_value
-from headrace.sql.binder.tree import AggregateCall, BoundColumn, Call, Constant, Expr, Nested, Over, SortKey, walk
+from headrace.sql.binder.tree import BoundAggregate, BoundColumn, Call, Constant, Expr, Nested, Over, SortKey, walk
 from headrace.sql.binder.types import Type
 from headrace.sql.binder.world import Routine
 
@@ -158,7 +158,7 @@ def _made(
     if message.agg_star:
         if name != "count":
             raise Wrong(f"function {name}() does not exist", "42883", message.location)
-        return AggregateCall(t.INT8, "count(1)", (), False, (), where)
+        return BoundAggregate(t.INT8, "count(1)", (), False, (), where)
     if name in DOCUMENTS:
         return document_of(name, arguments, order, where, message)
     if name == "avg" and len(arguments) == 1 and arguments[0].type.name == "interval":
@@ -179,8 +179,8 @@ def _made(
     if entry.average:
         total, _ = _entry(AGGREGATES, "sum", ready, message)
         parts = tuple(ready)
-        summed = AggregateCall(total.result(parts), total.form, parts, distinct, (), where)
-        counted = AggregateCall(t.INT8, "count({d}{0})", tuple(ready), distinct, (), where)
+        summed = BoundAggregate(total.result(parts), total.form, parts, distinct, (), where)
+        counted = BoundAggregate(t.INT8, "count({d}{0})", tuple(ready), distinct, (), where)
         return numbers.average_of(summed, counted)
     if name == "string_agg":
         return _joined(ready[0], ready[1], distinct, order, where)
@@ -188,7 +188,7 @@ def _made(
         refuse(f"DISTINCT in {name}", message)
     values = tuple(ready)
     kept = order if name == "array_agg" else ()
-    return AggregateCall(entry.result(values), entry.form, values, distinct, kept, where)
+    return BoundAggregate(entry.result(values), entry.form, values, distinct, kept, where)
 
 
 def _joined(text: Expr, delimiter: Expr, distinct: bool, order: tuple[SortKey, ...], where: Expr | None) -> Expr:
@@ -200,11 +200,11 @@ def _joined(text: Expr, delimiter: Expr, distinct: bool, order: tuple[SortKey, .
         isinstance(part, Nested) for value in parts for part in walk(value)
     ):  # no function of lists has queries in it
         order = order or ((SortKey(text, False, False),) if distinct else ())
-        return AggregateCall(t.TEXT, "listagg({d}{0}, {1})", (text, delimiter), distinct, order, where)
+        return BoundAggregate(t.TEXT, "listagg({d}{0}, {1})", (text, delimiter), distinct, order, where)
     passing: Expr = Call(t.BOOL, "({0} IS NOT NULL)", (text,))
     if where is not None:
         passing = Call(t.BOOL, "({0} AND {1})", (passing, where))
-    texts = AggregateCall(t.array_of(t.TEXT), "list", (text,), distinct, order, passing)
+    texts = BoundAggregate(t.array_of(t.TEXT), "list", (text,), distinct, order, passing)
     form = "CASE WHEN size({0}) > 0 THEN array_join({0}, coalesce({1}, '')) END"
     return Call(t.TEXT, form, (texts, delimiter))
 
@@ -240,7 +240,7 @@ def _ordered_set(at: Expressions, name: str, message: pb.FuncCall) -> Expr:
         refuse("percentile_cont of this type", message)
     value = coerce(key.value, t.FLOAT8, "implicit")
     direction = " DESC" if key.descending else ""
-    return AggregateCall(
+    return BoundAggregate(
         t.FLOAT8, f"percentile_cont({{0}}) WITHIN GROUP (ORDER BY {{1}}{direction})", (share, value), False, (), where
     )
 
@@ -254,8 +254,8 @@ def _of_sorted(name: str, share: Expr, key: SortKey, where: Expr | None) -> Expr
         refuse(f"{name} of {kind}")
     if name == "mode":
         order = " ORDER BY {0} DESC" if key.descending else " ORDER BY {0}"
-        return AggregateCall(kind, f"mode() WITHIN GROUP ({order.strip()})", (key.value,), False, (), where)
-    rows = AggregateCall(t.array_of(kind), "collect_list({0})", (key.value,), False, (), where)
+        return BoundAggregate(kind, f"mode() WITHIN GROUP ({order.strip()})", (key.value,), False, (), where)
+    rows = BoundAggregate(t.array_of(kind), "collect_list({0})", (key.value,), False, (), where)
     form = "try_element_at({1}, CAST(greatest(ceil({0} * size({1})), 1) AS INT))"
     return Call(kind, form.replace("{1}", f"sort_array({{1}}, {not key.descending})", 1), (share, rows))
 
@@ -311,7 +311,7 @@ def _windowed(at: Expressions, name: str, message: pb.FuncCall) -> Expr:
     if name in ("lag", "lead") and len(ready) > 1 and not isinstance(ready[1], Constant):
         refuse("an offset that is no literal", message)
     ranks = name not in ("first_value", "last_value", "nth_value")
-    function = AggregateCall(entry.result(ready), entry.form, tuple(ready), False, (), None)
+    function = BoundAggregate(entry.result(ready), entry.form, tuple(ready), False, (), None)
     if ranks and not order:
         order = (SortKey(Constant(t.INT4, "1"), False, False),)
     return Over(function.type, function, partition, order, "" if ranks else frame)
@@ -321,7 +321,7 @@ def _without_filter(made: Expr, message: Message) -> Expr:
     """An aggregate over a window without its FILTER: Spark loses the window of one that lets nothing pass."""
     if isinstance(made, Call):
         return replace(made, arguments=tuple(_without_filter(a, message) for a in made.arguments))
-    if not isinstance(made, AggregateCall) or made.where is None:
+    if not isinstance(made, BoundAggregate) or made.where is None:
         return made
     if made.form in ("array_agg", "list"):
         refuse("this aggregate over a window", message)
@@ -354,13 +354,13 @@ def _window(at: Expressions, name: str, message: pb.FuncCall) -> tuple[tuple[Exp
 
 def _over(made: Expr, partition: tuple[Expr, ...], order: tuple[SortKey, ...], frame: str) -> Expr:
     """Put OVER to the aggregates that an expression is made of."""
-    if isinstance(made, AggregateCall):
+    if isinstance(made, BoundAggregate):
         if made.order or "listagg" in made.form:
             refuse("this aggregate over a window")
         return Over(made.type, made, partition, order, frame)
     assert isinstance(made, Call)
     parts = tuple(
-        _over(a, partition, order, frame) if isinstance(a, (AggregateCall, Call)) else a for a in made.arguments
+        _over(a, partition, order, frame) if isinstance(a, (BoundAggregate, Call)) else a for a in made.arguments
     )
     return Call(made.type, made.form, parts, made.volatile)
 

@@ -28,7 +28,7 @@ from headrace.sql.binder.rows import rows_of
 from headrace.sql.binder.scope import Located, Missing, Scope, Wrong
 from headrace.sql.binder.session import value_function
 from headrace.sql.binder.sublinks import query_in_expression
-from headrace.sql.binder.tree import AggregateCall, BoundColumn, Call, Constant, Expr, Parameter, conjunction, walk
+from headrace.sql.binder.tree import BoundAggregate, BoundColumn, Call, Constant, Expr, Parameter, conjunction, walk
 from headrace.sql.binder.types import Type
 from headrace.sql.statements import DATABASE
 
@@ -365,7 +365,7 @@ class Expressions:
         self.has_aggregates = True
         found = tuple(self.known(arg) for arg in message.args)
         bits = [f"CAST(grouping({{{i}}}) AS INT) * {2 ** (len(found) - 1 - i)}" for i in range(len(found))]
-        return AggregateCall(t.INT4, f"({' + '.join(bits)}){{w}}", found, False, (), None)
+        return BoundAggregate(t.INT4, f"({' + '.join(bits)}){{w}}", found, False, (), None)
 
     def _session_value(self, message: pb.SQLValueFunction) -> Expr:
         if message.op == pb.SVFOP_LOCALTIME and message.typmod in (0, -1):

@@ -10,7 +10,7 @@ from headrace.sql.binder import types as t
 from headrace.sql.binder.reading import refuse
 from headrace.sql.binder.relations import unique_names
 from headrace.sql.binder.tree import (
-    AggregateCall,
+    BoundAggregate,
     BoundColumn,
     Call,
     Constant,
@@ -47,7 +47,7 @@ def _whole(limit: Expr) -> Expr:
 
 
 def _over(function: str, partition: tuple[Expr, ...], order: tuple[SortKey, ...]) -> Expr:
-    return Over(t.INT4, AggregateCall(t.INT4, f"{function}() {{w}}", (), False, (), None), partition, order, "")
+    return Over(t.INT4, BoundAggregate(t.INT4, f"{function}() {{w}}", (), False, (), None), partition, order, "")
 
 
 def _ranked(binder: Binder, select: SelectQuery, rank: Expr, most: Expr) -> Query:

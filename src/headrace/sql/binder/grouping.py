@@ -13,7 +13,7 @@ from headrace.sql.binder.own import GROUPING
 from headrace.sql.binder.reading import Nodes, declare, inner, kind_of, refuse
 from headrace.sql.binder.scope import Scope, Wrong
 from headrace.sql.binder.tree import (
-    AggregateCall,
+    BoundAggregate,
     BoundColumn,
     Call,
     Constant,
@@ -67,7 +67,7 @@ def _sets(binder: Binder, clause: Nodes, outputs: Sequence[Output], scope: Scope
 def as_sets(grouped: tuple[tuple[Expr, ...], str], values: Sequence[Expr]) -> tuple[tuple[Expr, ...], str]:
     """A plain GROUP BY as one grouping set where `GROUPING` is asked for, which Spark knows of sets alone."""
     groups, text = grouped
-    asked = any(isinstance(p, AggregateCall) and GROUPING in p.form for value in values for p in walk(value))
+    asked = any(isinstance(p, BoundAggregate) and GROUPING in p.form for value in values for p in walk(value))
     return (groups, f"GROUPING SETS (({text}))") if asked and text.startswith("{") and "(" not in text else grouped
 
 
@@ -127,7 +127,7 @@ def _without_aggregates(value: Expr, location: int) -> Expr:
 
 
 def _has_aggregate(value: Expr) -> bool:
-    return isinstance(value, AggregateCall) or any(_has_aggregate(c) for c in value.children())
+    return isinstance(value, BoundAggregate) or any(_has_aggregate(c) for c in value.children())
 
 
 def numbered(outputs: Sequence[Output], number: int, clause: str, location: int) -> Expr:
@@ -144,10 +144,10 @@ def check_grouped(binder: Binder, groups: Sequence[Expr], values: Sequence[Expr]
 
 
 def _check(binder: Binder, groups: set[Expr], value: Expr) -> None:
-    if isinstance(value, AggregateCall) and GROUPING in value.form and not groups.issuperset(value.arguments):
+    if isinstance(value, BoundAggregate) and GROUPING in value.form and not groups.issuperset(value.arguments):
         what = "arguments to GROUPING must be grouping expressions of the associated query level"
         raise Wrong(what, "42803", None)
-    if value in groups or isinstance(value, AggregateCall):
+    if value in groups or isinstance(value, BoundAggregate):
         return
     if isinstance(value, BoundColumn) and value.relation in binder.local:
         raise Wrong(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from headrace.sql.binder import types as t
 from headrace.sql.binder.reading import NotBound
 from headrace.sql.binder.tree import (
-    AggregateCall,
+    BoundAggregate,
     BoundColumn,
     Call,
     Derived,
@@ -35,7 +35,7 @@ def array_of_query(binder: Binder, query: Query) -> Expr:
     names = ("v", *(f"k{i}" for i in range(len(keys))))
     columns = [BoundColumn(k, number, n, n) for n, k in zip(names, ordered.types, strict=True)]
     order = tuple(SortKey(c, key.descending, key.nulls_first) for c, key in zip(columns[1:], keys, strict=True))
-    value = AggregateCall(t.array_of(kind), "list", (columns[0],), False, order, None)
+    value = BoundAggregate(t.array_of(kind), "list", (columns[0],), False, order, None)
     return Nested(value.type, "({q})", _selected(value, Derived(number, ordered, names, False)), ())
 
 
@@ -46,8 +46,8 @@ def over_rows(binder: Binder, query: Query, compare: Callable[[Sequence[Expr]], 
     columns = [BoundColumn(k, first, n, n) for n, k in zip(names, query.types, strict=True)]
     compared = _selected(compare(columns), Derived(first, query, names, False))
     value = BoundColumn(t.BOOL, second, "v", "v")
-    extreme = AggregateCall(t.BOOL, "bool_or({0})" if any_of else "bool_and({0})", (value,), False, (), None)
-    unknown = AggregateCall(t.INT8, "count_if({0} IS NULL)", (value,), False, (), None)
+    extreme = BoundAggregate(t.BOOL, "bool_or({0})" if any_of else "bool_and({0})", (value,), False, (), None)
+    unknown = BoundAggregate(t.INT8, "count_if({0} IS NULL)", (value,), False, (), None)
     decided = "{0}" if any_of else "NOT {0}"
     form = f"CASE WHEN {decided} THEN {any_of} WHEN {{1}} > 0 THEN NULL ELSE {not any_of} END"
     whole = _selected(Call(t.BOOL, form.upper(), (extreme, unknown)), Derived(second, compared, ("v",), False))

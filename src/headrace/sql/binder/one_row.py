@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Final
 
 from headrace.sql.binder.own import calls_kernel
-from headrace.sql.binder.tree import AggregateCall, BoundColumn, Call, Constant, Expr, Over, SelectQuery, walk
+from headrace.sql.binder.tree import BoundAggregate, BoundColumn, Call, Constant, Expr, Over, SelectQuery, walk
 from headrace.sql.binder.types import Type
 
 _FORM: Final = re.compile(r"(first_value|last_value|nth_value|lag|lead)\(\{0\}(, \{1\})?(, \{2\})? *\) \{w\}")
@@ -36,7 +36,7 @@ def _lazy(expr: Expr) -> Expr:
 def _of_row(over: Over) -> Expr:
     """The value of the row that is found; as it is where that is a column's, or more than columns are in it."""
     function = over.function
-    assert isinstance(function, AggregateCall)
+    assert isinstance(function, BoundAggregate)
     match = _FORM.fullmatch(function.form)
     value = function.arguments[0] if function.arguments else over
     columns = list(dict.fromkeys(p for p in walk(value) if isinstance(p, BoundColumn)))

@@ -12,7 +12,7 @@ from headrace.common.time_of_day import FIELD
 from headrace.sql.binder import spans
 from headrace.sql.binder import types as t
 from headrace.sql.binder.scope import Item
-from headrace.sql.binder.tree import AggregateCall, BoundColumn, Call, Constant, Expr, Nested, Over, SelectQuery, walk
+from headrace.sql.binder.tree import BoundAggregate, BoundColumn, Call, Constant, Expr, Nested, Over, SelectQuery, walk
 from headrace.sql.binder.types import Type
 
 _SURE: Final = frozenset(
@@ -111,7 +111,7 @@ def put(expr: Expr, found: Mapping[Expr, Expr]) -> Expr:
     """The expression with others in the place of those found, but not inside of aggregates."""
     if expr in found:
         return found[expr]
-    if isinstance(expr, AggregateCall) and GROUPING in expr.form:
+    if isinstance(expr, BoundAggregate) and GROUPING in expr.form:
         return replace(expr, arguments=tuple(found.get(a, a) for a in expr.arguments))
     if isinstance(expr, (Call, Nested)):
         return replace(expr, arguments=tuple(put(a, found) for a in expr.arguments))

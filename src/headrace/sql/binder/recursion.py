@@ -9,7 +9,7 @@ from postgast import pg_query_pb2 as pb
 from headrace.sql.binder.reading import Nodes, check, inner, kind_of, refuse
 from headrace.sql.binder.scope import PendingCte, Scope, Wrong
 from headrace.sql.binder.tree import (
-    AggregateCall,
+    BoundAggregate,
     Itself,
     JoinedRelation,
     Over,
@@ -56,7 +56,7 @@ def _check_step(step: Query, cte: pb.CommonTableExpr) -> None:
     )
     if not plain or not isinstance(step, SelectQuery) or step.having is not None or not _uses(step.source):
         refuse("this recursion", cte)
-    if any(isinstance(part, (AggregateCall, Over)) for output in step.outputs for part in walk(output.value)):
+    if any(isinstance(part, (BoundAggregate, Over)) for output in step.outputs for part in walk(output.value)):
         refuse("this recursion", cte)
 
 

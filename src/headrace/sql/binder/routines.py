@@ -10,7 +10,7 @@ from headrace.sql.binder import types as t
 from headrace.sql.binder.coerce import coerce
 from headrace.sql.binder.reading import Message, place, refuse
 from headrace.sql.binder.scope import Wrong
-from headrace.sql.binder.tree import AggregateCall, Call, Expr
+from headrace.sql.binder.tree import BoundAggregate, Call, Expr
 from headrace.sql.binder.types import Type
 from headrace.sql.binder.world import Routine
 
@@ -39,7 +39,7 @@ def routine_call(routine: Routine, arguments: Sequence[Expr], message: pb.FuncCa
             f"ORDER BY inside the aggregate {routine.name}", hint="its rows always reach it sorted by their values"
         )
     items = ", ".join(f"'a{i}', {{{i}}}" for i in range(len(given)))
-    rows = AggregateCall(
+    rows = BoundAggregate(
         Type("rows", "?", "?"),
         f"collect_list({{d}}named_struct({items}))",
         given,

@@ -21,7 +21,7 @@ from headrace.sql.binder.own import calls_kernel
 from headrace.sql.binder.reading import NotBound
 from headrace.sql.binder.relations import unique_names
 from headrace.sql.binder.tree import (
-    AggregateCall,
+    BoundAggregate,
     BoundColumn,
     Call,
     Called,
@@ -218,7 +218,7 @@ class _Writer:
                 expr = whole
                 _require_plain_elements(expr)
             return fill(expr.form, [self.expr(a) for a in expr.arguments])
-        if isinstance(expr, AggregateCall):
+        if isinstance(expr, BoundAggregate):
             return self._aggregate(expr, "")
         if isinstance(expr, Over):
             return self._over(expr)
@@ -228,7 +228,7 @@ class _Writer:
             expr.form, [self.expr(a) for a in expr.arguments], {"q": self.query(query, unique_names(query.names))}
         )  # fmt: skip
 
-    def _aggregate(self, expr: AggregateCall, over: str) -> str:
+    def _aggregate(self, expr: BoundAggregate, over: str) -> str:
         where = f" FILTER (WHERE {self.expr(expr.where)})" if expr.where is not None else ""
         if expr.form in ("array_agg", "list"):
             return self._array_agg(expr, where + over)
@@ -239,7 +239,7 @@ class _Writer:
             order = " WITHIN GROUP (ORDER BY " + ", ".join(self._key(k) for k in expr.order) + ")"
         return fill(form, [self.expr(a) for a in expr.arguments], {"d": distinct, "w": f"{order}{where}{over}"})
 
-    def _array_agg(self, expr: AggregateCall, where: str) -> str:
+    def _array_agg(self, expr: BoundAggregate, where: str) -> str:
         """Values travel in structs, since Spark's lists drop bare nulls."""
         if any(isinstance(part, Nested) for child in expr.children() for part in walk(child)):
             raise NotBound(f"a query inside of an aggregate of type {expr.type}")
@@ -261,7 +261,7 @@ class _Writer:
             parts.append("ORDER BY " + ", ".join(self.expr(k.value) + _direction(k) for k in expr.order))
         if expr.frame:
             parts.append(expr.frame)
-        assert isinstance(expr.function, AggregateCall)
+        assert isinstance(expr.function, BoundAggregate)
         return self._aggregate(expr.function, f" OVER ({' '.join(parts)})")
 
 
@@ -286,7 +286,7 @@ def _inside(expr: Expr) -> Expr:
     expr = replace(expr, arguments=arguments)
     queries = [a for a in arguments if isinstance(a, Nested) and _has_one_row(a)]
     others = [part for a in arguments if a is not queries[0] for part in walk(a)] if queries else []
-    if len(queries) != 1 or any(isinstance(part, (BoundColumn, Nested, AggregateCall, Over)) for part in others):
+    if len(queries) != 1 or any(isinstance(part, (BoundColumn, Nested, BoundAggregate, Over)) for part in others):
         return expr
     query = queries[0].query
     assert isinstance(query, SelectQuery)
@@ -299,7 +299,7 @@ def _has_one_row(nested: Nested) -> bool:
     query = nested.query
     if nested.form != "({q})" or not isinstance(query, SelectQuery) or query.grouping or query.having is not None:
         return False
-    totals = any(isinstance(part, AggregateCall) for part in walk(query.outputs[0].value))
+    totals = any(isinstance(part, BoundAggregate) for part in walk(query.outputs[0].value))
     return totals and query.limit is None and query.offset is None and not query.distinct
 
 

@@ -14,7 +14,7 @@ from headrace.sql.binder.own import GROUPING, put
 from headrace.sql.binder.reading import Nodes, kind_of, refuse
 from headrace.sql.binder.relations import unique_names
 from headrace.sql.binder.tree import (
-    AggregateCall,
+    BoundAggregate,
     BoundColumn,
     Call,
     Constant,
@@ -87,9 +87,9 @@ def _total(select: SelectQuery) -> SelectQuery:
     having = () if select.having is None else (select.having,)
     for value in (*(o.value for o in select.outputs), *having):
         for part in walk(value):
-            if isinstance(part, AggregateCall) and GROUPING in part.form:
+            if isinstance(part, BoundAggregate) and GROUPING in part.form:
                 found[part] = Constant(t.INT4, str(2 ** len(part.arguments) - 1))
-    count = AggregateCall(t.INT8, "count(1)", (), False, (), None)
+    count = BoundAggregate(t.INT8, "count(1)", (), False, (), None)
     empty: Expr = Call(t.BOOL, "({0} = 0)", (count,))
     if select.having is not None:
         empty = Call(t.BOOL, "({0} AND {1})", (empty, put(select.having, found)))

@@ -77,7 +77,7 @@ class SortKey:
 
 
 @dataclass(frozen=True, slots=True)
-class AggregateCall(Expr):
+class BoundAggregate(Expr):
     """A call of an aggregate: `form` is as in `Call`, with `{d}` where DISTINCT stands."""
 
     form: str

@@ -14,7 +14,7 @@ from headrace.sql.binder.overloads import undefined
 from headrace.sql.binder.own import kernel
 from headrace.sql.binder.reading import NotBound, refuse
 from headrace.sql.binder.resolve import Signature
-from headrace.sql.binder.tree import AggregateCall, Call, Constant, Expr, SortKey
+from headrace.sql.binder.tree import BoundAggregate, Call, Constant, Expr, SortKey
 from headrace.sql.binder.types import Type
 
 if TYPE_CHECKING:
@@ -212,11 +212,11 @@ def aggregated(
         ready[-1] = _to_jsonb(ready[-1:])
     spelling, given = spelled(ready[-1])
     if count == 1:
-        values = AggregateCall(t.array_of(given.type), "array_agg", (given,), False, order, where)
+        values = BoundAggregate(t.array_of(given.type), "array_agg", (given,), False, order, where)
         return kernel(t.JSONB, "value", (_text("a" + spelling), values))
     pair = Type("record", f"struct<k:string,v:{given.type.spark}>", "P")
     row = Call(pair, "named_struct('k', {0}, 'v', {1})", (as_text(ready[0]), given))
-    rows = AggregateCall(
+    rows = BoundAggregate(
         Type("rows", f"array<{pair.spark}>", "A", element=pair), "array_agg", (row,), False, order, where
     )
     return kernel(t.JSONB, "object_agg", (_text(spelling), rows))
