@@ -6,9 +6,9 @@ import struct
 
 import numpy as np
 
-from headrace.connectors.base import Follower, Offsets
+from headrace.connectors.base import FollowingTable, Offsets
 from headrace.connectors.postgres.pgoutput import Decoder
-from headrace.connectors.postgres.sharing import CAUGHT_UP, LSN, TABLE, Joining, Tables, Transactions
+from headrace.connectors.postgres.sharing import CAUGHT_UP, LSN, TABLE, Joining, SharedTables, Transactions
 from headrace.connectors.postgres.stretch import Collector, Recent, Stretch
 
 ANN, BOB = 11, 12
@@ -89,8 +89,8 @@ def bound(lsn: int, table: int, caught_up: bool = True) -> Offsets:
     return {LSN: lsn, CAUGHT_UP: caught_up, TABLE: table}
 
 
-def follower(after: Offsets, taken: Offsets | None) -> Follower:
-    return Follower({}, ("id",), after, taken)
+def follower(after: Offsets, taken: Offsets | None) -> FollowingTable:
+    return FollowingTable({}, ("id",), after, taken)
 
 
 def test_a_table_begins_when_all_is_over_that_was_under_way() -> None:
@@ -105,23 +105,23 @@ def test_a_table_begins_when_all_is_over_that_was_under_way() -> None:
 
 def test_the_slot_waits_for_all_tables() -> None:
     done = follower(bound(20, ANN), bound(20, ANN))
-    assert Tables({1: done}, {}, {}).holds(50) == 50, "nothing of it lies behind what it is bound to"
+    assert SharedTables({1: done}, {}, {}).holds(50) == 50, "nothing of it lies behind what it is bound to"
     behind = follower(bound(40, BOB), bound(30, BOB))
-    assert Tables({1: done, 2: behind}, {}, {}).holds(50) == 30
-    assert Tables({1: done, 2: follower(bound(40, BOB), None)}, {}, {}).holds(50) == 40
+    assert SharedTables({1: done, 2: behind}, {}, {}).holds(50) == 30
+    assert SharedTables({1: done, 2: follower(bound(40, BOB), None)}, {}, {}).holds(50) == 40
     content = follower(bound(25, BOB, False), bound(25, BOB, False))
-    assert Tables({1: done, 2: content}, {}, {}).holds(50) == 25, "its changes since are still to come"
+    assert SharedTables({1: done, 2: content}, {}, {}).holds(50) == 25, "its changes since are still to come"
     new = follower({}, None)
-    assert Tables({1: done, 2: new}, {2: Joining(5)}, {}).holds(50) == 50
-    assert Tables({1: done, 2: new}, {2: Joining(5, 33)}, {}).holds(50) == 33
-    assert Tables({}, {}, {}).holds(50) == 50
+    assert SharedTables({1: done, 2: new}, {2: Joining(5)}, {}).holds(50) == 50
+    assert SharedTables({1: done, 2: new}, {2: Joining(5, 33)}, {}).holds(50) == 33
+    assert SharedTables({}, {}, {}).holds(50) == 50
 
 
 def test_tables_are_bound_together_and_only_where_there_is_something() -> None:
     tables = {1: follower(bound(5, ANN), bound(5, ANN)), 2: follower(bound(25, 99), bound(25, 99)),
               3: follower({}, None), 4: follower(bound(15, BOB, False), bound(15, BOB, False))}  # fmt: skip
-    made = Tables(tables, {}, {}).bindings(stretch())
+    made = SharedTables(tables, {}, {}).bindings(stretch())
     assert {n: b.offsets for n, b in made.items()} == {1: bound(60, ANN)} and made[1].rows == 3
-    assert 4 not in Tables(tables, {}, {4: 61}).bindings(stretch()), "its content may have what lies behind that"
-    made = Tables(tables, {}, {4: 60}).bindings(stretch())
+    assert 4 not in SharedTables(tables, {}, {4: 61}).bindings(stretch()), "its content may have what lies behind that"
+    made = SharedTables(tables, {}, {4: 60}).bindings(stretch())
     assert made[4].offsets == bound(60, BOB) and made[4].rows == 2

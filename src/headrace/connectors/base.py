@@ -54,7 +54,7 @@ class Binding:
 
 
 @dataclass(frozen=True)
-class Follower:
+class FollowingTable:
     """A table of a shared source, as a tick finds it."""
 
     options: Mapping[str, str]
@@ -225,7 +225,7 @@ class Source(ABC):
         Raises `SourceError` if what is still to be read is gone or has changed.
         """
 
-    def latest_together(self, after: Offsets, tables: Mapping[int, Follower], limit: Admission) -> SharedBinding:
+    def latest_together(self, after: Offsets, tables: Mapping[int, FollowingTable], limit: Admission) -> SharedBinding:
         """The newest offsets of a shared source and of its tables, of one moment. Raises `SourceError`."""
         raise NotImplementedError
 
@@ -284,7 +284,7 @@ __all__ = [
     "Admission",
     "Binding",
     "CommonOptions",
-    "Follower",
+    "FollowingTable",
     "OPTIONS",
     "Offsets",
     "ReadBatch",

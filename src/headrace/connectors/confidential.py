@@ -13,7 +13,7 @@ from headrace.common.columns import Column
 from headrace.connectors.base import (
     Admission,
     Binding,
-    Follower,
+    FollowingTable,
     Offsets,
     ReadBatch,
     ReadTask,
@@ -147,7 +147,7 @@ class ConfidentialSource(Source):
         with self._source() as source:
             return source.latest_offsets(after, limit, now_ms)
 
-    def latest_together(self, after: Offsets, tables: Mapping[int, Follower], limit: Admission) -> SharedBinding:
+    def latest_together(self, after: Offsets, tables: Mapping[int, FollowingTable], limit: Admission) -> SharedBinding:
         """See `Source`."""
         with self._source() as source:
             return source.latest_together(after, tables, limit)

@@ -652,7 +652,7 @@ class Coordinator:
         """Shared sources, and how far behind lies what they hold where they read, as of the last look."""
         with self._core.lock:
             relations = self._core.graph.relations.values()
-            return {r.id: r.standing for r in relations if r.standing is not None}
+            return {r.id: r.slot for r in relations if r.slot is not None}
 
     def _changing(self, what: str, action: Callable[[], T]) -> T:
         """The same for something that only the active server does."""

@@ -44,7 +44,7 @@ _JSON: Final = ("application/json", "application/x-ndjson", "application/ndjson"
 _LINES: Final = ("application/x-ndjson", "application/ndjson", "application/jsonl")
 
 
-class Home(Protocol):
+class WebhookHost(Protocol):
     """What is needed of a database; `Instance` has it."""
 
     catalog: Catalog
@@ -54,7 +54,7 @@ class Home(Protocol):
 
 
 @dataclass(frozen=True)
-class Written:
+class RequestRows:
     """Rows on their way into a table."""
 
     table: ObjectRecord
@@ -72,7 +72,7 @@ class Written:
 class Receiver:
     """Takes requests for a database. Thread-safe."""
 
-    def __init__(self, home: Home) -> None:
+    def __init__(self, home: WebhookHost) -> None:
         self._home = home
         self._said_s: dict[int, float] = {}
         """When the log was last told of a table's requests that were refused."""
@@ -96,7 +96,7 @@ class Receiver:
             )
         return self._unproved(record, head)
 
-    def take(self, head: Head, body: bytes) -> Written | Answer:
+    def take(self, head: Head, body: bytes) -> RequestRows | Answer:
         """Hand the rows of a request to the writer, or say why not. Blocks for no longer than that takes to compute."""
         try:
             self._check_home()
@@ -113,11 +113,11 @@ class Receiver:
                 return _taken(WriteResult(0, 0, 0, 0))
             request = self._write(record, rows)
             self._home.coordinator.writer.submit(request)
-            return Written(record, request)
+            return RequestRows(record, request)
         except Exception as error:
             return failure(error)
 
-    def give_up(self, written: Written) -> None:
+    def give_up(self, written: RequestRows) -> None:
         """Let rows go that have waited for too long, unless they are being committed; the request is done then."""
         error = OperationalError("the table takes no rows at the moment: another change of it goes on")
         self._home.coordinator.writer.cancel(written.request, error)

@@ -14,11 +14,11 @@ from headrace.errors import OperationalError
 from headrace.server.server import ServerThread
 from headrace.server.tls import Certificates
 from headrace.web.exchange import Answer, Exchange, Head, Refused, Unanswerable, failed, too_large
-from headrace.web.receiver import RETRY_S, Receiver, Written
+from headrace.web.receiver import RETRY_S, Receiver, RequestRows
 
 if TYPE_CHECKING:
     from headrace.config import Settings
-    from headrace.web.receiver import Home
+    from headrace.web.receiver import WebhookHost
 
 _log = get_logger("headrace.web")
 CONNECTIONS_PER_REQUEST: Final = 4
@@ -163,7 +163,7 @@ class WebhookServer:
         await self._committed(written, loop)
         return written.answer()
 
-    async def _committed(self, written: Written, loop: asyncio.AbstractEventLoop) -> None:
+    async def _committed(self, written: RequestRows, loop: asyncio.AbstractEventLoop) -> None:
         told = asyncio.Event()
         written.request.done.add_done_callback(lambda _: loop.call_soon_threadsafe(told.set))
         try:
@@ -185,7 +185,9 @@ def _renewing(certificates: Certificates) -> ssl.SSLContext:
     return context
 
 
-def serve_webhooks(home: Home, settings: Settings, certificates: Certificates | None) -> ServerThread[WebhookServer]:
+def serve_webhooks(
+    home: WebhookHost, settings: Settings, certificates: Certificates | None
+) -> ServerThread[WebhookServer]:
     """A started server. Raises `OperationalError` if it cannot listen."""
     thread = ServerThread(WebhookServer(Receiver(home), settings, certificates), "webhooks")
     try:

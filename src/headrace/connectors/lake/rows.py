@@ -11,7 +11,7 @@ import pyarrow as pa
 
 
 @dataclass(frozen=True)
-class RowChanges:
+class FileChanges:
     """Rows of a file that come or go."""
 
     columns: Sequence[pa.Array]
@@ -27,7 +27,7 @@ Kept = Callable[[pa.RecordBatch, int], np.ndarray[Any, Any]]
 
 def changed_part(
     batch: pa.RecordBatch, position: int, was: Kept | None, now: Kept | None, width: int
-) -> RowChanges | None:  # fmt: skip
+) -> FileChanges | None:  # fmt: skip
     """The rows of a batch that come or go, None if there are none; its first columns are those that are wanted."""
     weights = np.zeros(batch.num_rows, np.int64)
     if now is not None:
@@ -39,4 +39,4 @@ def changed_part(
         return None
     whole = len(found) == batch.num_rows
     columns = [batch.column(i) if whole else batch.column(i).take(pa.array(found)) for i in range(width)]
-    return RowChanges(columns, found + position, weights[found])
+    return FileChanges(columns, found + position, weights[found])

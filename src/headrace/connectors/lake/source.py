@@ -33,7 +33,7 @@ from headrace.connectors.declared import DeclaredOptions, Option
 from headrace.connectors.files.infer import spark_type
 from headrace.connectors.lake import changes
 from headrace.connectors.lake.changes import Commit, Content, Piece
-from headrace.connectors.lake.rows import RowChanges
+from headrace.connectors.lake.rows import FileChanges
 from headrace.connectors.lake.tables import holds
 from headrace.connectors.options import COMMON_OPTIONS, OptionReader
 from headrace.connectors.policy import ParsedRows, apply_policy, sample
@@ -145,7 +145,7 @@ class LakeSource(Source):
         """The table as it is now. Raises `SourceError` where there is none."""
 
     @abstractmethod
-    def _rows(self, task: ReadTask, piece: Mapping[str, Any], names: Sequence[str]) -> Iterator[RowChanges]:
+    def _rows(self, task: ReadTask, piece: Mapping[str, Any], names: Sequence[str]) -> Iterator[FileChanges]:
         """The rows of a piece of which there is more or less now, in order. Raises `SourceError`."""
 
     @abstractmethod
@@ -362,7 +362,7 @@ class LakeSource(Source):
                 for part in self._rows(task, piece, self._wanted):
                     yield self._batch(piece["path"], part, columns)
 
-    def _batch(self, path: str, part: RowChanges, columns: Sequence[Column]) -> ReadBatch:
+    def _batch(self, path: str, part: FileChanges, columns: Sequence[Column]) -> ReadBatch:
         made: list[pa.Array] = []
         errors: list[tuple[int, RowError]] = []
         for column, values in zip(columns, part.columns, strict=True):

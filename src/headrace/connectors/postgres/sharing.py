@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from headrace.connectors.base import Binding, Follower
+from headrace.connectors.base import Binding, FollowingTable
 from headrace.connectors.postgres.stretch import Stretch
 
 LSN, CAUGHT_UP, TABLE = "lsn", "caught_up", "table"
@@ -62,10 +62,10 @@ class Joining:
 
 
 @dataclass(frozen=True)
-class Tables:
+class SharedTables:
     """The tables of a slot that are being bound."""
 
-    following: Mapping[int, Follower]
+    following: Mapping[int, FollowingTable]
     joining: Mapping[int, Joining]
     """Those that have no binding yet."""
     read: Mapping[int, int]
@@ -90,7 +90,7 @@ class Tables:
         return made
 
 
-def _needed(follower: Follower, bound: int) -> int:
+def _needed(follower: FollowingTable, bound: int) -> int:
     """The place behind which a table still needs the log."""
     after, taken = follower.after, follower.taken
     if taken is None or not after[CAUGHT_UP]:

@@ -14,7 +14,7 @@ from headrace.common.identifiers import quoted_name
 from headrace.connectors.base import (
     Admission,
     Binding,
-    Follower,
+    FollowingTable,
     Offsets,
     ReadBatch,
     ReadTask,
@@ -27,7 +27,7 @@ from headrace.connectors.options import COMMON_OPTIONS, OptionReader
 from headrace.connectors.postgres import slots
 from headrace.connectors.postgres.fetching import declare, fetched
 from headrace.connectors.postgres.options import SHARED, cdc_server, connection
-from headrace.connectors.postgres.sharing import CAUGHT_UP, LSN, QUIET_BYTES, TABLE, Joining, Tables, Transactions
+from headrace.connectors.postgres.sharing import CAUGHT_UP, LSN, QUIET_BYTES, TABLE, Joining, SharedTables, Transactions
 from headrace.connectors.postgres.stretch import HEAD, KEPT_BYTES, Collector, Recent, Stretch
 from headrace.connectors.postgres.tables import check_key, published
 from headrace.errors import InvalidParameter, SourceError
@@ -75,7 +75,7 @@ class PostgresSlot(Source):
         self._max_rows = common_options(OptionReader(options)).max_rows
         self._joining: dict[int, Joining] = {}
         self._read: dict[int, int] = {}
-        """As in `Tables`."""
+        """As in `SharedTables`."""
         self._quiet: tuple[int, int] | None = None
         """What was bound and the end of the log, where nothing was found between them, nor anybody waited for."""
         self._pending = 0
@@ -126,7 +126,7 @@ class PostgresSlot(Source):
         """It is bound together with its tables, by `latest_together`."""
         raise NotImplementedError
 
-    def latest_together(self, after: Offsets, tables: Mapping[int, Follower], limit: Admission) -> SharedBinding:
+    def latest_together(self, after: Offsets, tables: Mapping[int, FollowingTable], limit: Admission) -> SharedBinding:
         """See `Source`."""
         with self._connection() as c:
             bound = self._check_slot(c, after)
@@ -134,7 +134,7 @@ class PostgresSlot(Source):
             now, end, later = _transactions(c), slots.end_of_log(c), _transactions(c)
             begun = self._join(c, tables, now, end, later)
             self._read = {n: self._read.get(n, end) for n, f in tables.items() if _has_read(f)}
-            known = Tables(tables, self._joining, self._read)
+            known = SharedTables(tables, self._joining, self._read)
             held = known.holds(bound)
             slots.advance(c, self._slot, held)
             seen = self._quiet == (bound, end) and not self._read
@@ -159,13 +159,13 @@ class PostgresSlot(Source):
             raise SourceError(f"somebody else has read from the replication slot {self._slot}", hint=hint)
         return int(after[LSN] if after else found[0])
 
-    def _check_tables(self, c: Any, tables: Mapping[int, Follower]) -> dict[int, str]:
+    def _check_tables(self, c: Any, tables: Mapping[int, FollowingTable]) -> dict[int, str]:
         """The names of tables as of now, quoted. Raises `SourceError` for one that cannot be followed any more."""
         asked = {n: (f.after.get(TABLE), f.options["schema.name"], f.options["table.name"]) for n, f in tables.items()}
         return {n: found.checked(self._publication) for n, found in published(c, self._publication, asked).items()}
 
     def _join(
-        self, c: Any, tables: Mapping[int, Follower], now: Transactions, end: int, later: Transactions
+        self, c: Any, tables: Mapping[int, FollowingTable], now: Transactions, end: int, later: Transactions
     ) -> dict[int, Binding]:
         """Take tables further that have no binding yet; the bindings of those whose content may be read."""
         new = {n: f for n, f in tables.items() if not f.after}
@@ -227,7 +227,7 @@ class PostgresSlot(Source):
         return iter(())
 
 
-def _has_read(follower: Follower) -> bool:
+def _has_read(follower: FollowingTable) -> bool:
     """Whether the content of a table has been taken in, and no more."""
     return bool(follower.after) and not follower.after[CAUGHT_UP] and follower.taken == follower.after
 

@@ -79,7 +79,7 @@ class LiveRelation(RelationState):
     error: HeadraceError | None = None
     """Why the source cannot be bound at present."""
     error_since_ms: int = 0
-    standing: SlotStanding | None = None
+    slot: SlotStanding | None = None
     """Of a shared source: how far behind lies what it holds where it reads, as of the last look."""
     newest_us: int | None = None
     """The highest event time that jobs have read of a source, Unix microseconds."""

@@ -19,7 +19,7 @@ from headrace.catalog.contents import SourceContent
 from headrace.catalog.edits import AddEvent, Edit, EditRejected, Put
 from headrace.catalog.records import RemapRecord
 from headrace.common.faults import fault_point
-from headrace.connectors.base import Admission, Binding, Follower, Offsets, SlotStanding, Source
+from headrace.connectors.base import Admission, Binding, FollowingTable, Offsets, SlotStanding, Source
 from headrace.connectors.sources import holds, is_whole
 from headrace.coordinator.decide.graph import NEVER
 from headrace.coordinator.decide.targets import retry_delay_ms
@@ -51,7 +51,7 @@ class _Poll:
     took_s: float = 0.0
     done: threading.Event = field(default_factory=threading.Event)
     bindings: list[tuple[LiveRelation, Binding]] = field(default_factory=list)
-    standing: SlotStanding | None = None
+    slot: SlotStanding | None = None
     time_column: str | None = None
     """The column of which the binding's watermark speaks."""
     error: HeadraceError | None = None
@@ -65,7 +65,7 @@ class _Poll:
 @dataclass
 class _Reader:
     source: Source | None = None
-    tables: tuple[LiveRelation, ...] = ()
+    followers: tuple[LiveRelation, ...] = ()
     """Of a shared source: those that are asked for with it."""
     poll: _Poll | None = None
     slow: bool = False
@@ -171,7 +171,7 @@ class Ticker:
             own = tuple(tables.get(relation.id, ()))
             wanted = any(r.id in also for r in (relation, *own))
             if reader.poll is None and (reader.retry_at_s <= now_s or wanted):
-                reader.tables = own
+                reader.followers = own
                 reader.poll = self._ask(relation, reader)
             if reader.poll is not None:
                 polls.append(reader.poll)
@@ -204,7 +204,7 @@ class Ticker:
     def _ask(self, relation: LiveRelation, reader: _Reader) -> _Poll:
         newest = self._core.catalog.state.newest_remap(relation.id)
         after = None if newest is None else newest.offsets
-        poll = _Poll(relation, reader.tables, after, self._core.clock.monotonic_s())
+        poll = _Poll(relation, reader.followers, after, self._core.clock.monotonic_s())
         poll.late = reader.slow
 
         def ask() -> None:
@@ -233,7 +233,7 @@ class Ticker:
         after = source.start_offsets() if poll.after is None else poll.after
         if _is_shared(relation):
             found = source.latest_together(after, {r.id: self._follower(r) for r in poll.tables}, limit)
-            poll.standing = found.standing
+            poll.slot = found.standing
             poll.bindings = [(relation, Binding(found.offsets, None, False))]
             poll.bindings += [(r, found.tables[r.id]) for r in poll.tables if r.id in found.tables]
             return
@@ -241,11 +241,11 @@ class Ticker:
             source.acknowledge(taken)
         poll.bindings = [(relation, source.latest_offsets(after, limit, self._core.clock.now_ms()))]
 
-    def _follower(self, relation: LiveRelation) -> Follower:
+    def _follower(self, relation: LiveRelation) -> FollowingTable:
         newest = self._core.catalog.state.newest_remap(relation.id)
         after = {} if newest is None else newest.offsets
         key = tuple(c.name for c in relation.columns if not c.nullable)
-        return Follower(relation.record.options, key, after, self._taken(relation.id))
+        return FollowingTable(relation.record.options, key, after, self._taken(relation.id))
 
     def _taken(self, source_id: int) -> Offsets | None:
         """Up to where all of a source's readers have durably taken it in; None if one has not begun."""
@@ -262,7 +262,7 @@ class Ticker:
         if poll.error is None:
             if relation.error is not None:
                 self._event("source_recovered", relation, f'source "{relation.name}" can be read again')
-            reader.failures, reader.retry_at_s, relation.standing = 0, 0.0, poll.standing
+            reader.failures, reader.retry_at_s, relation.slot = 0, 0.0, poll.slot
             for each in poll.relations:
                 each.error = None
             return
