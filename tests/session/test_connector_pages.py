@@ -297,7 +297,7 @@ def test_tables(database: Database) -> None:
 
 
 def test_iceberg(database: Database, tmp_path: Path) -> None:
-    database.sql(example("iceberg", 0, {"/tmp/lake": str(tmp_path)}))
+    database.sql(example("iceberg", 1, {"/tmp/lake": str(tmp_path)}))
     database.flush()
     catalog = load_catalog("default", type="sql", uri=f"sqlite:///{tmp_path}/catalog.db")
     rows = catalog.load_table("shop.paid").scan().to_arrow().to_pylist()
@@ -305,7 +305,7 @@ def test_iceberg(database: Database, tmp_path: Path) -> None:
 
 
 def test_deltalake(database: Database, tmp_path: Path) -> None:
-    database.sql(example("deltalake", 0, {"/tmp/fares": str(tmp_path / "t")}))
+    database.sql(example("deltalake", 1, {"/tmp/fares": str(tmp_path / "t")}))
     database.flush()
     rows = DeltaTable(tmp_path / "t").to_pyarrow_table().to_pylist()
     assert sorted((r["customer"], str(r["total"])) for r in rows) == [("ann", "11.50"), ("bob", "3.00")]

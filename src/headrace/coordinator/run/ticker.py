@@ -272,13 +272,14 @@ class Ticker:
             reader.failures, settings.group_retry_initial_ms, settings.group_retry_max_ms, random.random()
         )
         reader.retry_at_s = core.clock.monotonic_s() + delay_ms / 1000
-        self._failing(poll, poll.error)
+        self._failing(poll.relations, poll.error)
 
-    def _failing(self, poll: _Poll, error: HeadraceError) -> None:
-        core, relation = self._core, poll.relation
+    def _failing(self, relations: Sequence[LiveRelation], error: HeadraceError) -> None:
+        """Say that a source, the first of these, and the tables that are read through it could not be asked."""
+        core, relation = self._core, relations[0]
         news = relation.error is None or relation.error.message != error.message
         with core.changed:
-            for each in poll.relations:
+            for each in relations:
                 if each.error is None:
                     each.error_since_ms = core.clock.now_ms()
                 each.error = error
