@@ -331,7 +331,8 @@ def test_missing_column_and_missing_file(tmp_path):
         ({"replay_column": "id"}, "option replay_column must be a column of type timestamp"),
         (
             {"connector": "pulsar"},
-            "option connector must be one of datagen, deltalake, files, iceberg, kafka, nexmark, postgres-cdc, not 'pulsar'",
+            "option connector must be one of datagen, deltalake, files, iceberg, kafka, nexmark, postgres-cdc, "
+            "not 'pulsar'",
         ),
         ({"path": ""}, "option path is required"),
     ],

@@ -199,7 +199,7 @@ class Ticker:
         if not poll.late or poll.done.is_set() or not limit_ms or silent_s * 1000 < limit_ms:
             return
         if not isinstance(relation.error, SourceSilent):
-            self._failing(poll, SourceSilent(f"it has not answered for {silent_s:.0f} s"))
+            self._failing(poll.relations, SourceSilent(f"it has not answered for {silent_s:.0f} s"))
 
     def _ask(self, relation: LiveRelation, reader: _Reader) -> _Poll:
         newest = self._core.catalog.state.newest_remap(relation.id)
