@@ -304,6 +304,17 @@ def test_only_the_owner_of_a_source_adds_tables(logical: Postgres, database: Dat
     bank.drop()
 
 
+def test_what_a_table_is_made_of_is_read_by_it_alone(logical: Postgres, database: Database) -> None:
+    """Another reader would begin with the content of now, and let go of what the table has still to take in."""
+    bank = Bank(logical, database)
+    bank.follow("ann")
+    for text in ('SELECT count(*) FROM "ann#$changes"',
+                 'CREATE MATERIALIZED VIEW spy AS SELECT count(*) AS n FROM "ann#$changes"'):  # fmt: skip
+        with pytest.raises(HeadraceError, match="is what a table is made of"):
+            bank.sql(text)
+    bank.drop()
+
+
 def test_what_is_refused(logical: Postgres, database: Database) -> None:
     bank = Bank(logical, database)
     for text, said in (

@@ -137,6 +137,10 @@ class Names:
             raise WrongObjectType(
                 f'source "{name}" has no rows of its own', hint=f"CREATE TABLE t (*) FROM {name} TABLE 'schema.table'"
             )
+        if isinstance(found.content, SourceContent) and found.content.origin is not None:
+            raise WrongObjectType(
+                f'source "{name}" is what a table is made of, and begins and goes on with it', hint="read the table"
+            )
         if self.rights is not None:
             self.rights.require("r", found)
         return found

@@ -178,7 +178,7 @@ class PostgresCdcSource(Source):
             if after.get(CAUGHT_UP) and self._quiet == (after[LSN], end):
                 return Binding(after, 0, False)
             room = limit.rows(self._max_rows) if after.get(CAUGHT_UP) else None
-            asked = [self._slot, None if room else slots.lsn_text(end), room, self._publication]
+            asked = [self._slot, None if room else slots.lsn_text(end), room, quoted_name(self._publication)]
             position, rows = slots.in_turn(lambda: c.execute(_REACHED, asked).fetchone())
         to = end if not after.get(CAUGHT_UP) else position if rows else after[LSN]
         if not rows and end - after[LSN] > QUIET_BYTES:
@@ -249,7 +249,7 @@ class PostgresCdcSource(Source):
     def _messages(self, c: Any, high: int) -> Iterator[Messages]:
         def begun() -> tuple[Iterator[list[list[bytes]]], list[list[bytes]] | None]:
             c.rollback()
-            declare(c, _CHANGES, [self._slot, slots.lsn_text(high), self._publication])
+            declare(c, _CHANGES, [self._slot, slots.lsn_text(high), quoted_name(self._publication)])
             more = fetched(c, 2, binary=True)
             return more, next(more, None)  # only then the slot is looked at
 

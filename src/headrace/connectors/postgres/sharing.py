@@ -38,7 +38,9 @@ class Transactions:
     oldest: int
     """All that have a smaller number are over."""
     next: int
-    """The number of the next one."""
+    """A number above those of all that are under way. It is one that was given out for this where a table waits: the
+    end of a snapshot may lie below the number of a transaction that runs.
+    """
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,8 @@ class SharedTables:
 def _needed(follower: FollowingTable, bound: int) -> int:
     """The place behind which a table still needs the log."""
     after, taken = follower.after, follower.taken
-    if taken is None or not after[CAUGHT_UP]:
+    if not after[CAUGHT_UP]:
         return int(after[LSN])
+    if taken is None:  # one of its readers has not begun: nobody knows from where on it will need it
+        return 0
     return bound if taken == after else int(taken[LSN])

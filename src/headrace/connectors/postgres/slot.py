@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -100,6 +101,8 @@ class PostgresSlot(Source):
                     f"there is a replication slot {self._slot} in PostgreSQL already",
                     hint="a source has a slot of its own, which it makes itself: give another slot.name, or drop that",
                 )
+            if c.info.server_version >= 140_000:  # a slot waits for transactions: it is not to come when nobody waits
+                c.execute("SET client_connection_check_interval = '5s'")
             made = publish(c, self._publication, self._slot)
             try:
                 c.execute(slots.NEW, [self._slot, self._slot])
@@ -129,13 +132,16 @@ class PostgresSlot(Source):
     def latest_together(self, after: Offsets, tables: Mapping[int, FollowingTable], limit: Admission) -> SharedBinding:
         """See `Source`."""
         with self._connection() as c:
-            bound = self._check_slot(c, after)
+            confirmed = self._check_slot(c, after)
+            bound = int(after[LSN]) if after else confirmed
             names = self._check_tables(c, tables)
             now, end, later = _transactions(c), slots.end_of_log(c), _transactions(c)
+            if not all(f.after for f in tables.values()):
+                later = replace(later, next=int(c.execute(_NUMBER).fetchone()[0]))
             begun = self._join(c, tables, now, end, later)
             self._read = {n: self._read.get(n, end) for n, f in tables.items() if _has_read(f)}
             known = SharedTables(tables, self._joining, self._read)
-            held = known.holds(bound)
+            held = max(known.holds(bound), confirmed)
             slots.advance(c, self._slot, held)
             seen = self._quiet == (bound, end) and not self._read
             found = None if seen else self._look(c, held, bound, end, limit)
@@ -144,12 +150,13 @@ class PostgresSlot(Source):
             for number in made:  # an update that does not tell it would be taken for one of another row
                 check_key(c, names[number], tables[number].key)
         self._quiet = (bound, end) if not made and (found is None or found.high >= end) else None
-        if found is not None and (made or not after or found.high - bound > QUIET_BYTES):
+        # What a limit has cut is to go on behind it, though there may be nothing for any table up to there.
+        if found is not None and (made or not after or found.high < end or found.high - bound > QUIET_BYTES):
             return SharedBinding({LSN: found.high}, {**begun, **made}, standing)
         return SharedBinding(after or {LSN: bound}, begun, standing)
 
     def _check_slot(self, c: Any, after: Offsets) -> int:
-        """Up to where all has been bound. Raises `SourceError` where the slot has lost that."""
+        """Up to where the slot has been moved. Raises `SourceError` where it has lost what was bound."""
         found = c.execute(slots.FOUND, [self._slot]).fetchone()
         hint = "drop the source and its tables (DROP SOURCE ... CASCADE) and create them again: they begin with the " \
                "content of now"  # fmt: skip
@@ -157,7 +164,7 @@ class PostgresSlot(Source):
             raise SourceError(f"PostgreSQL does not have the replication slot {self._slot} any more", hint=hint)
         if after and int(found[0]) > after[LSN]:
             raise SourceError(f"somebody else has read from the replication slot {self._slot}", hint=hint)
-        return int(after[LSN] if after else found[0])
+        return int(found[0])
 
     def _check_tables(self, c: Any, tables: Mapping[int, FollowingTable]) -> dict[int, str]:
         """The names of tables as of now, quoted. Raises `SourceError` for one that cannot be followed any more."""
@@ -193,11 +200,12 @@ class PostgresSlot(Source):
             if most is None or found.high >= end or found.high > bound:
                 break
             held = max(2 * held, self._pending, room or 1)  # what is pending has filled it
-        RECENT.keep(place_of(self._server, self._slot), found)
+        place = place_of(self._server, self._slot)
+        RECENT.forget(place) if found.messages is None else RECENT.keep(place, found)
         return found
 
     def _peek(self, c: Any, low: int, end: int, most: int | None) -> Stretch:
-        asked = [self._slot, slots.lsn_text(end), most, self._publication]
+        asked = [self._slot, slots.lsn_text(end), most, quoted_name(self._publication)]
 
         def begun() -> Collector:
             collector = Collector()
@@ -269,6 +277,7 @@ _HEADS = f"""SELECT (lsn - '0/0'::pg_lsn)::bigint, size > {KEPT_BYTES},
                    FROM {slots.PEEK.format(limit="%s::int")}) AS m"""
 # Truncations (T) name their tables further behind.
 _SNAPSHOT = "SELECT pg_snapshot_xmin(s)::text, pg_snapshot_xmax(s)::text FROM pg_current_snapshot() AS s"
+_NUMBER = "SELECT pg_current_xact_id()::text"
 _ESTIMATE = "SELECT oid::bigint, reltuples::bigint FROM pg_class WHERE oid = to_regclass(%s)"
 _PUBLISHES = "SELECT pubinsert AND pubupdate AND pubdelete AND pubtruncate FROM pg_publication WHERE pubname = %s"
 _COMMENT = "SELECT obj_description(oid, 'pg_publication') FROM pg_publication WHERE pubname = %s"

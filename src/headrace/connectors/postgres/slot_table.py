@@ -61,6 +61,11 @@ class SlotTable(PostgresCdcSource):
             c.autocommit = True
             self._check_key(c)
             found = self._published(c)
+            if found.name is not None and c.execute(_HAS_CHILDREN, [found.name]).fetchone() is not None:
+                raise SourceError(
+                    f"other tables inherit from {found.name} in PostgreSQL, and what changes in those is not its own",
+                    hint="follow each of them, and UNION ALL what is wanted together",
+                )
             if found.name is not None and not found.listed and owns(c, self._publication, self._slot):
                 with c.transaction():  # a partitioned table is not listed by its own name: then it is not added
                     c.execute(f"ALTER PUBLICATION {quoted_name(self._publication)} ADD TABLE {found.name}")
@@ -85,7 +90,7 @@ class SlotTable(PostgresCdcSource):
             c.autocommit = True
             found = self._published(c)
             if found.name is not None and found.listed and owns(c, self._publication, self._slot):
-                c.execute(f"ALTER PUBLICATION {quoted_name(self._publication)} DROP TABLE {found.name}")
+                c.execute(f"ALTER PUBLICATION {quoted_name(self._publication)} DROP TABLE ONLY {found.name}")
 
     # ---- reading
 
@@ -146,3 +151,6 @@ _PRIMARY = """SELECT (SELECT array_agg(attname::text) FROM pg_index JOIN pg_attr
               AND attnum = ANY (indkey) WHERE indrelid = to_regclass(%s) AND indisprimary)"""
 _NAME = """SELECT quote_ident(nspname) || '.' || quote_ident(relname)
            FROM pg_class c JOIN pg_namespace n ON n.oid = relnamespace WHERE c.oid = %s"""
+
+_HAS_CHILDREN = """SELECT FROM pg_inherits JOIN pg_class c ON c.oid = inhparent
+                   WHERE inhparent = to_regclass(%s) AND c.relkind <> 'p' LIMIT 1"""

@@ -226,7 +226,7 @@ def _define_source(
     record = replace(record, secrets=named)
     try:
         return replace(record, id=context.coordinator.create_relation(record))
-    except HeadraceError:
+    except BaseException:
         if content.shared or (content.origin is not None and not fed.is_held(context, record)):
             with suppress(HeadraceError):
                 source.discard()

@@ -1,0 +1,119 @@
+"""A slot of several tables and a real PostgreSQL: transactions that outlast what begins, limits, names, children."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+
+import pytest
+
+from headrace.common.columns import Column
+from headrace.connectors.base import SHARED_BY, Admission, FollowingTable, Offsets
+from headrace.connectors.postgres.slot import PostgresSlot
+from headrace.connectors.postgres.slot_table import SlotTable
+from headrace.errors import SourceError
+from postgres import HOST, Postgres
+
+COLUMNS = [Column("id", "int", False), Column("v", "bigint", True), Column("_o", "string", True),
+           Column("_p", "bigint", True)]  # fmt: skip
+_numbers = itertools.count()
+
+
+class Follow:
+    """A slot and its tables, ticked by hand; what is bound is taken in at once."""
+
+    def __init__(self, logical: Postgres, *tables: str, before: str = "SELECT", **more: str) -> None:
+        self.there = logical.new_database(f"shared_there{next(_numbers)}")
+        name = f"s_{self.there.dbname}"
+        self.options: Mapping[str, str] = {
+            "connector": "postgres-cdc", "hostname": HOST, "port": str(self.there.port), "username": "root",
+            "database.name": self.there.dbname, "slot.name": name, "publication.name": name, **more,
+        }  # fmt: skip
+        for table in tables:
+            self.there.execute(f"CREATE TABLE {table} (id int PRIMARY KEY, v bigint)")
+        self.there.execute(before.replace("#", name))
+        self.source = PostgresSlot(self.options, [])
+        self.source.claim()
+        self.after: Offsets = {}
+        self.bound: dict[str, Offsets] = {}
+        self.rows: dict[str, set[int]] = {}
+
+    def table(self, name: str) -> SlotTable:
+        return SlotTable(self.of(name), COLUMNS)
+
+    def of(self, name: str) -> dict[str, str]:
+        told = {"schema.name": "public", "table.name": name, SHARED_BY: "1"}
+        return {**self.options, **told, "include.operation": "_o", "include.position": "_p"}
+
+    def add(self, name: str) -> None:
+        self.bound[name], self.rows[name] = {}, set()
+
+    def tick(self, times: int = 1) -> None:
+        names = sorted(self.bound)
+        for _ in range(times):
+            found = self.source.latest_together(
+                self.after,
+                {i: FollowingTable(self.of(n), ("id",), self.bound[n], self.bound[n] or None)
+                 for i, n in enumerate(names)},
+                Admission(1_000_000),
+            )  # fmt: skip
+            self.after = found.offsets
+            for i, binding in found.tables.items():
+                name, source = names[i], self.table(names[i])
+                for task in source.plan(self.bound[name], binding.offsets, 1):
+                    for batch in source.read(task):
+                        self.rows[name] |= {row["id"] for row in batch.batch.to_pylist()}
+                self.bound[name] = binding.offsets
+
+
+def test_a_table_waits_for_what_began_while_it_was_published(logical: Postgres) -> None:
+    f = Follow(logical, "a", "b")
+    f.table("a").claim()
+    f.add("a")
+    f.tick(5)
+    with f.there.connect(autocommit=False) as publishes, f.there.connect(autocommit=False) as writes:
+        publishes.execute(f"ALTER PUBLICATION {f.options['publication.name']} ADD TABLE b")
+        writes.execute("INSERT INTO b VALUES (1, 1)")  # the newest of all numbers
+        publishes.commit()
+        f.add("b")
+        f.tick(4)
+        assert not f.bound["b"], "it would begin without what is not committed, and was written before it was published"
+        writes.commit()
+    for i in range(6):
+        f.there.execute(f"INSERT INTO a VALUES ({i}, 1)")
+        f.tick()
+    assert f.rows["b"] == {1} and f.rows["a"] == set(range(6))
+    f.source.discard()
+
+
+def test_what_a_limit_has_cut_is_gone_beyond(logical: Postgres) -> None:
+    f = Follow(logical, "a", "noise", before="CREATE PUBLICATION # FOR ALL TABLES", max_rows_per_epoch="20")
+    f.add("a")
+    f.tick(5)
+    with f.there.connect() as c:
+        for i in range(60):
+            c.execute("INSERT INTO noise VALUES (%s, 1)", (i,))
+        c.execute("INSERT INTO a VALUES (1, 1)")
+    f.tick(12)
+    assert f.rows["a"] == {1}
+    f.source.discard()
+
+
+@pytest.mark.parametrize("name", ["MyPub", "my pub", "a,b", 'a"b'])
+def test_a_publication_may_have_any_name(logical: Postgres, name: str) -> None:
+    f = Follow(logical, "a", **{"publication.name": name})
+    f.table("a").claim()
+    f.add("a")
+    f.tick(4)
+    f.there.execute("INSERT INTO a VALUES (1, 1)")
+    f.tick(2)
+    assert f.rows["a"] == {1}
+    f.source.discard()
+
+
+def test_a_table_with_children_is_refused(logical: Postgres) -> None:
+    f = Follow(logical, "a", before="CREATE TABLE kid (PRIMARY KEY (id)) INHERITS (a)")
+    with pytest.raises(SourceError, match="inherit from"):
+        f.table("a").claim()
+    f.table("kid").claim()
+    f.source.discard()
