@@ -19,6 +19,7 @@ from headrace.errors import FENCED_EXIT_CODE, Fenced, HeadraceError
 
 if TYPE_CHECKING:
     from headrace.config import Settings
+    from headrace.server.tls import Certificates
     from headrace.session.instance import Instance
     from headrace.shell.catalog import CatalogShell
     from headrace.shell.link import Link
@@ -150,7 +151,7 @@ def _serve_until(stop: threading.Event, instance: Instance, host: str, port: int
     with run_server_in_thread(
         instance.client_session, host, port,
         max_connections=settings.max_connections, gate=gate, certificates=certificates,
-    ) as running, _webhooks(instance):  # fmt: skip
+    ) as running, _webhooks(instance, certificates):  # fmt: skip
         _tame_garbage_collection()
         shown = "127.0.0.1" if host in ("0.0.0.0", "::", "localhost", "") else host
         print(
@@ -169,19 +170,18 @@ def _serve_until(stop: threading.Event, instance: Instance, host: str, port: int
             running.server.farewell = failure
 
 
-def _webhooks(instance: Instance) -> AbstractContextManager[object]:
+def _webhooks(instance: Instance, certificates: Certificates | None) -> AbstractContextManager[object]:
     """The server of webhooks while the block runs, where a port is configured for them."""
     settings = instance.settings
     if settings.webhook_port is None:
         return nullcontext()
     from headrace.connectors.declared import needed_module
-    from headrace.server.door import certificates_of
     from headrace.session.access import is_loopback
 
     needed_module("h11", "webhook")
     from headrace.web.server import serve_webhooks
 
-    certificates, host = certificates_of(settings), settings.webhook_host
+    host = settings.webhook_host
     if certificates is None and not is_loopback(host):
         print(f"warning: webhooks are taken on {host} without encryption (tls_cert_file)", file=sys.stderr)
     running = serve_webhooks(instance, settings, certificates)

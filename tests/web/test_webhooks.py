@@ -447,6 +447,35 @@ def test_encrypted_lines_and_a_new_certificate(scene: Scene, tmp_path: Path) -> 
     assert raw(server.port, b"POST / HTTP/1.1\r\n\r\n") == b"", "nothing in plain text"
 
 
+def test_connections_that_have_not_agreed_on_tls_count(scene: Scene, tmp_path: Path) -> None:
+    pair = Authority(tmp_path).pair("server")
+    server = scene.serve(Certificates(pair.certificate, pair.key), webhook_requests=1)
+    with ExitStack() as stack:
+        lines = [
+            stack.enter_context(socket.create_connection(("127.0.0.1", server.port), WAIT_S))
+            for _ in range(web.CONNECTIONS_PER_REQUEST + 5)
+        ]
+        for line in lines[web.CONNECTIONS_PER_REQUEST :]:
+            assert line.recv(1) == b"", "closed without a word of TLS"
+        assert len(server.server._connections) == web.CONNECTIONS_PER_REQUEST
+        server.stop()
+        for line in lines[: web.CONNECTIONS_PER_REQUEST]:
+            assert line.recv(1) == b""
+
+
+def test_certificates_of_clients_are_not_asked_for(scene: Scene, tmp_path: Path) -> None:
+    scene.sql("CREATE TABLE t (id int) WITH (connector = 'webhook')")
+    (tmp_path / "other").mkdir()
+    authority, stranger = Authority(tmp_path), Authority(tmp_path / "other").pair("stranger")
+    pair = authority.pair("server")
+    server = scene.serve(Certificates(pair.certificate, pair.key, authority.file))
+    trusting = ssl.create_default_context(cafile=str(authority.file))
+    trusting.load_cert_chain(stranger.certificate, stranger.key)
+    with closing(http.client.HTTPSConnection("127.0.0.1", server.port, timeout=WAIT_S, context=trusting)) as line:
+        line.request("POST", "/webhook/dev/public/t", b'{"id": 1}', JSON)
+        assert line.getresponse().status == 200
+
+
 def test_an_address_that_is_taken(scene: Scene) -> None:
     with pytest.raises(OperationalError, match=r"cannot take webhooks on 127\.0\.0\.1:"):
         scene.serve(webhook_port=scene.server.port)

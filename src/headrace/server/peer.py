@@ -17,7 +17,7 @@ from headrace.server.backend import ENCRYPTION_ACCEPTED
 from headrace.server.connection import ELSEWHERE, Connection
 from headrace.server.frontend import FrontendDecoder, FrontendMessage, SslRequest, Terminate
 from headrace.server.gate import ClientSocket
-from headrace.server.tls import Certificates, common_name
+from headrace.server.tls import HANDSHAKE_S, Certificates, common_name
 from headrace.server.wire import ProtocolViolation
 from headrace.server.worker import Worker
 from headrace.session.result import Pending, Ready
@@ -26,8 +26,6 @@ _log = structlog.get_logger("headrace.server")
 _INBOX_BYTES: Final = 1 << 20
 _WRITE_HIGH_BYTES: Final = 64 << 10
 _CLOSE_TIMEOUT_S: Final = 5.0
-_HANDSHAKE_S: Final = 30.0
-"""Seconds in which the client has to agree on TLS."""
 _KEEP_ALIVE: Final = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4, "TCP_USER_TIMEOUT": 120_000}
 """Seconds of silence, seconds between two questions, how many without an answer; ms for what was sent."""
 
@@ -361,7 +359,7 @@ class Peer:
         loaded = await self._loop.run_in_executor(None, certificates.now)
         try:
             transport = await self._loop.start_tls(
-                self._transport, self._line, loaded.context, server_side=True, ssl_handshake_timeout=_HANDSHAKE_S
+                self._transport, self._line, loaded.context, server_side=True, ssl_handshake_timeout=HANDSHAKE_S
             )
         except (ssl.SSLError, OSError) as error:
             _log.info("TLS handshake failed", client=self.connection.wire.address, error=str(error))

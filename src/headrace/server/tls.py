@@ -14,6 +14,8 @@ import structlog
 from headrace.errors import InvalidParameter
 
 _log = structlog.get_logger("headrace.server")
+HANDSHAKE_S: Final = 30.0
+"""Seconds in which a client has to agree on TLS."""
 _END: Final = "-----END CERTIFICATE-----"
 
 
@@ -22,6 +24,8 @@ class LoadedCertificates:
     """What the certificate files have come to: the context for new connections, and its channel binding."""
 
     context: ssl.SSLContext
+    unasking: ssl.SSLContext
+    """The same for a port whose clients prove in another way who they are: asks for no certificate of theirs."""
     binding: bytes | None = field(repr=False)
     """`tls-server-end-point` of RFC 5929: the certificate's hash; None where that cannot be told."""
 
@@ -62,13 +66,17 @@ class Certificates:
         return tuple((s.st_mtime_ns, s.st_size, s.st_ino) for s in found)
 
     def _load(self) -> LoadedCertificates:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        context.load_cert_chain(self._certificate, self._key, password=_no_password)
+        context, unasking = self._context(), self._context()
         if self._clients is not None:
             context.load_verify_locations(self._clients)
             context.verify_mode = ssl.CERT_OPTIONAL  # which rules ask for it is known later
-        return LoadedCertificates(context, end_point(self._certificate.read_text()))
+        return LoadedCertificates(context, unasking, end_point(self._certificate.read_text()))
+
+    def _context(self) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.load_cert_chain(self._certificate, self._key, password=_no_password)
+        return context
 
 
 def end_point(pem: str) -> bytes | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ssl
+import socket
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,7 +12,7 @@ from structlog import get_logger
 
 from headrace.errors import OperationalError
 from headrace.server.server import ServerThread
-from headrace.server.tls import Certificates
+from headrace.server.tls import HANDSHAKE_S, Certificates
 from headrace.web.exchange import Answer, Exchange, Head, Refused, Unanswerable, failed, too_large
 from headrace.web.receiver import RETRY_S, Receiver, RequestRows
 
@@ -29,7 +29,9 @@ WAIT_S: Final = 30.0
 """Seconds for which rows wait for others that have the table for themselves."""
 GRACE_S: Final = 5.0
 """Seconds that what is under way has to be answered when the server stops."""
-_HANDSHAKE_S: Final = 10.0
+_BACKLOG: Final = 128
+_PAUSE_S: Final = 1.0
+"""Seconds until connections are accepted again after that has failed: the process may have no file left."""
 
 
 class WebhookServer:
@@ -45,8 +47,10 @@ class WebhookServer:
         self._most_requests = settings.webhook_requests
         self._certificates = certificates
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="headrace-webhook")
-        self._server: asyncio.Server | None = None
-        self._connections: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
+        self._listening: list[socket.socket] = []
+        self._accepting: list[asyncio.Task[None]] = []
+        self._connections: dict[asyncio.Task[None], asyncio.StreamWriter | None] = {}
+        """Those that are open; without a writer as long as they agree on TLS."""
         self._under_way = 0
         """Requests that are worked on: their bodies are there."""
         self._unanswered = 0
@@ -62,34 +66,60 @@ class WebhookServer:
 
     async def start(self) -> None:
         """Listen. Raises `OSError` if the address is taken."""
-        encryption: dict[str, Any] = {}
-        if self._certificates is not None:
-            encryption = {"ssl": _renewing(self._certificates), "ssl_handshake_timeout": _HANDSHAKE_S}
-        self._server = await asyncio.start_server(self._connected, self._host, self._port, **encryption)
-        self._port = self._server.sockets[0].getsockname()[1]
+        loop = asyncio.get_running_loop()
+        self._listening = await loop.run_in_executor(None, _listening, self._host, self._port)
+        self._port = self._listening[0].getsockname()[1]
+        self._accepting = [loop.create_task(self._accept(one)) for one in self._listening]
 
     async def stop(self) -> None:
         """Accept no more; what is under way is answered, everybody else is cut off."""
         self._stopping = True
-        if self._server is not None:
-            self._server.close()
+        for accepting in self._accepting:
+            accepting.cancel()
+        if self._accepting:
+            await asyncio.wait(self._accepting)
+        for one in self._listening:
+            one.close()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(GRACE_S):
                 while self._under_way or self._unanswered:
                     await asyncio.sleep(0.02)
-        for writer in self._connections.values():
-            writer.transport.abort()
+        for task, writer in self._connections.items():
+            if writer is None:
+                task.cancel()
+            else:
+                writer.transport.abort()
         if self._connections:
             _, hanging = await asyncio.wait(self._connections, timeout=GRACE_S)
             for task in hanging:
                 task.cancel()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _accept(self, listening: socket.socket) -> None:
+        """Accept connections, and count them before anything is done for them: TLS would cost before it could count."""
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                line, _ = await loop.sock_accept(listening)
+            except OSError as error:
+                _log.error("connections of webhooks cannot be accepted", error=error.strerror or str(error))
+                await asyncio.sleep(_PAUSE_S)
+                continue
+            if len(self._connections) >= CONNECTIONS_PER_REQUEST * self._most_requests:
+                line.close()
+                continue
+            line.setblocking(False)
+            task = loop.create_task(self._connected(line))
+            self._connections[task] = None
+            task.add_done_callback(self._connections.pop)
+
+    async def _connected(self, line: socket.socket) -> None:
         task = asyncio.current_task()
         assert task is not None
-        if self._stopping or len(self._connections) >= CONNECTIONS_PER_REQUEST * self._most_requests:
-            writer.transport.abort()
+        try:
+            reader, writer = await self._streams(line)
+        except OSError as error:  # an SSLError is one
+            _log.info("a connection of a webhook did not come about", error=str(error))
             return
         self._connections[task] = writer
         exchange = Exchange(reader, writer, self._timeout_s)
@@ -102,7 +132,22 @@ class WebhookServer:
             _log.error("a connection of a webhook failed", exc_info=error)
         finally:
             await exchange.close()
-            del self._connections[task]
+
+    async def _streams(self, line: socket.socket) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Both ends of a connection, encrypted where all are. Raises `OSError` where the client does not agree."""
+        loop = asyncio.get_running_loop()
+        reader = asyncio.StreamReader()
+        protocol = asyncio.StreamReaderProtocol(reader)
+        encryption: dict[str, Any] = {}
+        try:
+            if self._certificates is not None:
+                loaded = await loop.run_in_executor(None, self._certificates.now)
+                encryption = {"ssl": loaded.unasking, "ssl_handshake_timeout": HANDSHAKE_S}
+            transport, _ = await loop.connect_accepted_socket(lambda: protocol, line, **encryption)
+        except BaseException:
+            line.close()
+            raise
+        return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
 
     async def _serve(self, exchange: Exchange) -> None:
         """Answer one request after another."""
@@ -174,15 +219,19 @@ class WebhookServer:
             await told.wait()  # it is given up, or was being committed
 
 
-def _renewing(certificates: Certificates) -> ssl.SSLContext:
-    """A context that has for each connection the certificate as it is then."""
-    context = certificates.now().context
-
-    def renew(connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
-        connection.context = certificates.now().context
-
-    context.sni_callback = renew
-    return context
+def _listening(host: str, port: int) -> list[socket.socket]:
+    """Sockets that listen, one for each address of a host. Raises `OSError`."""
+    found: list[socket.socket] = []
+    try:
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for family, address in dict.fromkeys((entry[0], entry[4]) for entry in addresses):
+            found.append(socket.create_server(address, family=family, backlog=_BACKLOG))
+            found[-1].setblocking(False)
+    except BaseException:
+        for one in found:
+            one.close()
+        raise
+    return found
 
 
 def serve_webhooks(
