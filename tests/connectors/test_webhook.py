@@ -14,7 +14,7 @@ import pytest
 
 from headrace.common.columns import Column
 from headrace.common.jsonb.document import SPARK_TYPE as JSONB
-from headrace.connectors.webhook.body import MAX_DEPTH, BodyFault, check_not_null, rows_of
+from headrace.connectors.webhook.body import MAX_CELLS, MAX_DEPTH, BodyFault, check_not_null, rows_of
 from headrace.connectors.webhook.options import check_options
 from headrace.connectors.webhook.validation import Validation
 from headrace.errors import HeadraceError, InvalidParameter, NotSupported
@@ -83,6 +83,9 @@ def test_a_column_of_jsonb_among_others() -> None:
         (b"\xef\xbb\xbf{}", False, 1, None, "malformed JSON"),
         (b'{"id": 1e9999}', False, None, None, "exponent"),
         (b'{"name": "a\\\\\\u0000"}', False, None, None, "u0000"),
+        (rb'[{"id": 1}, {"name": "\ud800"}]', False, 2, "name", "surrogates"),
+        (rb'[{"id": 1}, {"name": ["\ud800"]}]', False, 2, "name", "surrogates"),
+        (rb'[{"id": 1}, {"name": {"\ud800": 1}}]', False, 2, "name", "surrogates"),
         (b'{"x": ' + b"[" * MAX_DEPTH + b"]" * MAX_DEPTH + b"}", False, None, None, "inside of one another"),
     ],
 )  # fmt: skip
@@ -100,6 +103,23 @@ def test_depth_and_exponents_count_outside_of_strings() -> None:
     deep = "[" * (MAX_DEPTH - 1) + "]" * (MAX_DEPTH - 1)
     assert rows(f'{{"id": 1, "x": {deep}}}')[0][0] == 1
     assert "exponent" in fault('{"a": 1E+00123456}', Column("data", JSONB)).message
+
+
+def test_numbers_that_are_far_longer_than_the_body() -> None:
+    whole = Column("data", JSONB)
+    many = "[" + ",".join(["1e999"] * 1000) + "]"
+    assert "too many digits" in fault(many, whole).message
+    assert "too many digits" in fault(many.replace("e", "E-"), whole).message
+    assert len(rows(json.dumps({"x": many}), whole)) == 1, "a string is as long as it is"
+    assert len(rows(f"[1e308, 1e-300, 1e{'0' * 5000}]", whole)) == 1
+    assert len(rows("[" + ",".join(["1.5e3"] * 50_000) + "]", whole)) == 1
+
+
+def test_rows_times_columns_have_a_bound() -> None:
+    wide = [Column(f"c{i}", "int") for i in range(100)]
+    body = f"[{','.join(['{}'] * (MAX_CELLS // 100 + 1))}]"
+    assert "send fewer" in fault(body, *wide).message
+    assert len(rows(body, *wide[:1])) == MAX_CELLS // 100 + 1
 
 
 def test_a_column_that_must_have_a_value() -> None:

@@ -25,9 +25,15 @@ from headrace.errors import HeadraceError
 
 MAX_DEPTH: Final = 100
 """Objects and arrays inside of one another, at most."""
+MAX_CELLS: Final = 2_000_000
+"""Rows of a body times columns of its table, at most: an empty object costs as much as a full one."""
+DIGITS_PER_BYTE: Final = 4
+FREE_DIGITS: Final = 100_000
+"""Digits that the exponents of a body may come to when its numbers are written out: some, and more for longer ones."""
 _STRINGS: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"', re.DOTALL)
 _FAR: Final = re.compile(rb"\d[eE][+-]?0*[1-9]\d{3}")
 """Numbers of a few characters that are thousands of digits when they are written out."""
+_EXPONENT: Final = re.compile(rb"\d[eE][+-]?0*(\d{1,3})")
 _ZERO: Final = re.compile(rb"(?<!\\)(?:\\\\)*+\\u0000")
 """The one character that no text of PostgreSQL's has."""
 
@@ -59,6 +65,7 @@ def rows_of(body: bytes, columns: Sequence[Column], *, lines: bool) -> pa.Record
     _check_shape(body)
     texts = [line for line in text.split("\n") if line.strip()] if lines else [text]
     if is_whole(columns):
+        _check_cells(len(texts), columns)
         stored = [document.stored(_document(one, i)) for i, one in enumerate(texts, 1)]
         return pa.RecordBatch.from_arrays([pa.array(stored, arrow_type(columns[0].type))], [columns[0].name])
     return _object_rows(texts, columns)
@@ -78,16 +85,29 @@ def _check_shape(body: bytes) -> None:
     if _ZERO.search(body) is not None:
         raise BodyFault("\\u0000 cannot be part of a text")
     deep = body.count(b"{") + body.count(b"[") > MAX_DEPTH
-    if not deep and _FAR.search(body) is None:
+    if not deep and _FAR.search(body) is None and not _is_long_when_written(body, len(body)):
         return
     bare = _STRINGS.sub(b"", body)
     if _FAR.search(bare) is not None:
         raise BodyFault("a number has an exponent of more than three digits")
+    if _is_long_when_written(bare, len(body)):
+        raise BodyFault("the numbers of the body have too many digits when they are written without exponents")
     octets = np.frombuffer(bare, np.uint8)
     opened = ((octets == ord("{")) | (octets == ord("["))).astype(np.int64)
     closed = ((octets == ord("}")) | (octets == ord("]"))).astype(np.int64)
     if len(octets) and int(np.cumsum(opened - closed).max()) > MAX_DEPTH:
         raise BodyFault(f"the body has more than {MAX_DEPTH} objects and arrays inside of one another")
+
+
+def _is_long_when_written(text: bytes, length: int) -> bool:
+    """Whether exponents come to far more digits than the body is long, which a `jsonb` would have to keep."""
+    digits = sum(int(found[1]) for found in _EXPONENT.finditer(text))
+    return digits > FREE_DIGITS + DIGITS_PER_BYTE * length
+
+
+def _check_cells(rows: int, columns: Sequence[Column]) -> None:
+    if rows * len(columns) > MAX_CELLS:
+        raise BodyFault(f"{rows} rows of {len(columns)} columns are more than {MAX_CELLS} values; send fewer at once")
 
 
 def _document(text: str, record: int) -> Any:
@@ -112,6 +132,7 @@ def _object_rows(texts: Sequence[str], columns: Sequence[Column]) -> pa.RecordBa
     """Objects, or arrays of them, as rows; columns of `jsonb` come of a reading of their own, with exact numbers."""
     loose = [column for column in columns if column.type == document.SPARK_TYPE]
     objects = _objects([_value(text, i) for i, text in enumerate(texts, 1)])
+    _check_cells(len(objects), columns)
     batch, faults = object_rows(objects, [c for c in columns if c not in loose])
     if faults:
         row, name, value, message = min(faults, key=lambda fault: fault[0])
