@@ -212,10 +212,11 @@ def _timestamp(value: Any, with_zone: bool) -> datetime:
 
 
 def _string(value: object) -> str:
-    if not isinstance(value, str):
-        return json.dumps(value, separators=(",", ":"), default=float, ensure_ascii=False)
-    value.encode()  # a lone surrogate has no UTF-8 form
-    return value
+    text = value
+    if not isinstance(text, str):
+        text = json.dumps(value, separators=(",", ":"), default=float, ensure_ascii=False)
+    text.encode()  # a lone surrogate has no UTF-8 form
+    return text
 
 
 def _binary(value: object) -> bytes:
