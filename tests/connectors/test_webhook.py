@@ -170,6 +170,9 @@ def test_what_validate_says(expression: str, expected: Validation) -> None:
         ("SECRET s AS secure_compare(headers->'x', s)", "->'x'"),
         ("SECRET s AS secure_compare(headers->>lower('x'), s)", "lower"),
         ("SECRET s AS secure_compare(headers->>'', s)", "''"),
+        ("SECRET s AS secure_compare(headers->>'x y', s)", "'x y'"),
+        ("SECRET s AS secure_compare(headers->>'x:', s)", "'x:'"),
+        ("SECRET s AS secure_compare(headers->>'é', s)", "'é'"),
         ("SECRET s AS secure_compare(headers->>'x', other)", "other"),
         ("SECRET s AS secure_compare(headers->>'x', 'raw')", ") "),
         ("SECRET s AS secure_compare(headers->>'x', s || 'x')", "|| 'x'"),
@@ -224,12 +227,15 @@ def test_signatures(digest: str, encoding: str) -> None:
         assert not proof.accepts(headers, BODY, "key")
     assert not proof.accepts([("x-sig", good)], BODY + b" ", "key")
     assert not proof.accepts([("x-sig", good)], BODY, "other")
+    of_nothing = proof.expected(BODY, "").decode()
+    assert not proof.accepts([("x-sig", of_nothing)], BODY, ""), "by an empty secret everybody can sign"
 
 
 def test_a_secret_in_a_header() -> None:
     assert Validation("authorization").accepts([("authorization", "open")], b"", "open")
     assert Validation("authorization", "Bearer ").accepts([("authorization", "Bearer open")], b"", "open")
     assert not Validation("authorization", "Bearer ").accepts([("authorization", "open")], b"", "open")
+    assert not Validation("authorization").accepts([("authorization", "")], b"", "")
 
 
 @pytest.mark.parametrize("name", ["on_error", "max_rows_per_epoch", "format", "validate.header", "path"])

@@ -511,6 +511,10 @@ def test_definitions_that_are_refused(scene: Scene) -> None:
     }
     for sql, message in cases.items():
         assert message in refused(scene, sql), sql
+    scene.sql("CREATE SECRET nothing WITH (backend = 'meta') AS ''")
+    of_nothing = proof.replace("s AS", "nothing AS").replace(", s)", ", nothing)")
+    assert "empty secret" in refused(scene, f"CREATE TABLE t (a int) {hook} {of_nothing}")
+    scene.sql("DROP SECRET nothing")
     scene.sql(f"CREATE TABLE t (a int) {hook} {proof}")
     assert "depend" in refused(scene, "DROP SECRET s")
     ((_, shown),) = scene.sql("SHOW CREATE TABLE t")

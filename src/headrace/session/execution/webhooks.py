@@ -29,6 +29,9 @@ def resolved(context: Context, statement: st.CreateTable) -> Resolved:
         raise InvalidParameter("connector webhook goes nowhere: it takes no connection")
     check_options(statement.options)
     found = connections.resolved(context, statement, statement.options)
+    values = context.coordinator.secrets(found.secrets)
+    if values is not None and not values()[SECRET]:
+        raise InvalidParameter("VALIDATE with an empty secret proves nothing", hint="ALTER SECRET s AS '...'; first")
     return Resolved({**found.options, **proof}, found.secrets, secrets.dependencies(found.secrets))
 
 
