@@ -6,6 +6,7 @@ long whatever is wrong with a request; everything else is refused where it stand
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Final, NoReturn
 
@@ -17,6 +18,8 @@ _HINT: Final = (
     "secure_compare(headers->>'name', ['prefix' ||] s) or "
     "secure_compare(headers->>'name', ['prefix' ||] encode(hmac(s, payload, 'sha256'), 'hex'))"
 )
+_TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+"""What the name of a header can be."""
 _PAYLOAD: Final = "payload"
 
 
@@ -34,7 +37,7 @@ def read_validation(cursor: Cursor, columns: Sequence[str]) -> tuple[Validation,
     _expect(cursor, "(")
     _expect(cursor, "headers")
     _expect(cursor, "->>")
-    header = _one_of(cursor, None).lower()
+    header = _header(cursor)
     _expect(cursor, ",")
     prefix = _prefix(cursor)
     digest, encoding = "", ""
@@ -44,6 +47,14 @@ def read_validation(cursor: Cursor, columns: Sequence[str]) -> tuple[Validation,
         _expect_secret(cursor, secret)
     _expect(cursor, ")")
     return Validation(header, prefix, digest, encoding), secret
+
+
+def _header(cursor: Cursor) -> str:
+    start, name = cursor.at, cursor.string() if cursor.is_string() else ""
+    if _TOKEN.fullmatch(name) is None:
+        cursor.at = start
+        _refuse(cursor)
+    return name.lower()
 
 
 def _prefix(cursor: Cursor) -> str:
@@ -87,11 +98,11 @@ def _expect_secret(cursor: Cursor, secret: TableName) -> None:
         _refuse(cursor)
 
 
-def _one_of(cursor: Cursor, allowed: Sequence[str] | None) -> str:
+def _one_of(cursor: Cursor, allowed: Sequence[str]) -> str:
     if not cursor.is_string():
         _refuse(cursor)
     start, text = cursor.at, cursor.string()
-    if not text or (allowed is not None and text not in allowed):
+    if text not in allowed:
         cursor.at = start
         _refuse(cursor)
     return text
