@@ -37,6 +37,7 @@ SIGNED = (
     "secure_compare(headers->>'x-signature', 'sha256=' || encode(hmac(s, payload, 'sha256'), 'hex'))"
 )
 JSON = {"Content-Type": "application/json"}
+HEAD = b"POST /webhook/dev/public/t HTTP/1.1\r\nHost: localhost:4560\r\nContent-Type: application/json\r\n"
 Answer = tuple[int, dict[str, Any]]
 
 
@@ -214,9 +215,26 @@ def test_wrong_signatures(scene: Scene) -> None:
 def test_a_table_without_validate_is_for_this_machine(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     scene.sql("CREATE TABLE t (id int) WITH (connector = 'webhook')")
     assert scene.post("t", {"id": 1})[0] == 200
-    monkeypatch.setattr("headrace.web.receiver.is_loopback", lambda address: address != "127.0.0.1")
+    monkeypatch.setattr("headrace.web.local.is_loopback", lambda address: False)
     status, said = scene.post("t", {"id": 1})
     assert status == 401 and "no VALIDATE" in said["error"]
+
+
+def test_pages_in_browsers_write_to_no_table_without_validate(scene: Scene) -> None:
+    scene.sql("CREATE TABLE t (id int) WITH (connector = 'webhook')", f"CREATE TABLE u (id int) {SIGNED}")
+    for more in ({"Origin": "https://example.org"}, {"Origin": "null"}, {"Sec-Fetch-Site": "same-origin"}):
+        assert scene.post("t", {"id": 1}, JSON | more)[0] == 401
+        assert scene.post("u", {"id": 1}, signed({"id": 1}) | more)[0] == 200, "that has a proof"
+    for host in ("example.org", "example.org:4560", "127.0.0.1.example.org", "", "10.0.0.1", "[::2]", "localhost.x"):
+        status, said = scene.post("t", {"id": 1}, JSON | {"Host": host})
+        assert status == 401 and "localhost" in said["error"]
+        assert scene.post("u", {"id": 1}, signed({"id": 1}) | {"Host": host})[0] == 200
+    for host in ("localhost", "LOCALHOST:80", "127.0.0.2:4560", "[::1]:4560", "[::1]"):
+        assert scene.post("t", {"id": 1}, JSON | {"Host": host})[0] == 200
+    assert scene.post("t", {"id": 1}, {})[0] == 415, "a page can send a body without a type"
+    bare = {"X-Signature": signed({"id": 1})["X-Signature"]}
+    assert scene.post("u", {"id": 1}, bare)[0] == 200
+    assert scene.sql("SELECT count(*) FROM t") == [(5,)]
 
 
 def test_urls_live_and_end_with_their_tables(scene: Scene) -> None:
@@ -286,28 +304,26 @@ def test_sizes_have_bounds(scene: Scene) -> None:
     fitting, path = {"name": "x" * 4000}, "/webhook/dev/public/t"
     assert post(port, path, fitting)[0] == 200
     assert post(port, path, {"name": "x" * 5000})[0] == 413
-    head = f"POST {path} HTTP/1.1\r\nHost: x\r\n".encode()
-    assert raw(port, head + b"Content-Length: 99999999999\r\n\r\n").startswith(b"HTTP/1.1 413 "), (
+    assert raw(port, HEAD + b"Content-Length: 99999999999\r\n\r\n").startswith(b"HTTP/1.1 413 "), (
         "before any of it comes"
     )
     chunks = (
         b"Transfer-Encoding: chunked\r\n\r\n" + b"1000\r\n" + b" " * 4096 + b"\r\n" + b"10\r\n" + b" " * 16 + b"\r\n"
     )
-    assert raw(port, head + chunks).startswith(b"HTTP/1.1 413 ")
-    assert raw(port, head + b"X-Long: " + b"x" * 40_000).startswith(b"HTTP/1.1 431 ")
+    assert raw(port, HEAD + chunks).startswith(b"HTTP/1.1 413 ")
+    assert raw(port, HEAD + b"X-Long: " + b"x" * 40_000).startswith(b"HTTP/1.1 431 ")
     assert raw(port, b"hello\r\n\r\n").startswith(b"HTTP/1.1 400 ")
     assert scene.sql("SELECT count(*) FROM t") == [(1,)]
 
 
 def test_expect_and_pipelines(scene: Scene) -> None:
     scene.sql("CREATE TABLE t (id int) WITH (connector = 'webhook')")
-    head = b"POST /webhook/dev/public/t HTTP/1.1\r\nHost: x\r\n"
     with socket.create_connection(("127.0.0.1", scene.server.port), WAIT_S) as line:
-        line.sendall(head + b"Content-Length: 9\r\nExpect: 100-continue\r\n\r\n")
+        line.sendall(HEAD + b"Content-Length: 9\r\nExpect: 100-continue\r\n\r\n")
         assert line.recv(65536).startswith(b"HTTP/1.1 100 ")
         line.sendall(b'{"id": 1}')
         assert line.recv(65536).startswith(b"HTTP/1.1 200 ")
-    two = head + b'Content-Length: 9\r\n\r\n{"id": 2}'
+    two = HEAD + b'Content-Length: 9\r\n\r\n{"id": 2}'
     assert raw(scene.server.port, two + two.replace(b"Host", b"Connection: close\r\nHost")).count(b"HTTP/1.1 200") == 2
     assert scene.sql("SELECT count(*) FROM t") == [(3,)]
 
@@ -315,10 +331,9 @@ def test_expect_and_pipelines(scene: Scene) -> None:
 def test_slow_clients_are_cut(scene: Scene) -> None:
     scene.sql("CREATE TABLE t (id int) WITH (connector = 'webhook')")
     port = scene.serve(webhook_timeout_ms=200).port
-    head = b"POST /webhook/dev/public/t HTTP/1.1\r\nHost: x\r\n"
     assert raw(port, b"") == b"", "who says nothing is sent away"
-    assert raw(port, head).startswith(b"HTTP/1.1 408 ")
-    assert raw(port, head + b'Content-Length: 9\r\n\r\n{"id"').startswith(b"HTTP/1.1 408 ")
+    assert raw(port, HEAD).startswith(b"HTTP/1.1 408 ")
+    assert raw(port, HEAD + b'Content-Length: 9\r\n\r\n{"id"').startswith(b"HTTP/1.1 408 ")
     assert scene.sql("SELECT count(*) FROM t") == [(0,)]
 
 
@@ -337,7 +352,7 @@ def test_a_flood_is_told_to_come_again(scene: Scene) -> None:
             for i in range(2, 8):
                 status, said, headers = post(server.port, path, {"id": i}, signed({"id": i}))
                 assert status == 429 and headers["Retry-After"] == "1" and "webhook_requests" in said["error"]
-            head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n".encode()
+            head = HEAD + b"Content-Length: 9\r\n\r\n"
             assert raw(server.port, head).startswith(b"HTTP/1.1 429 "), "before its body comes"
         assert [w.result(WAIT_S)[0] for w in waiting] == [200, 200]
     assert post(server.port, path, {"id": 9}, signed({"id": 9}))[0] == 200

@@ -24,10 +24,10 @@ from headrace.coordinator.decide.watermarks import declared
 from headrace.coordinator.writes.requests import RowWrite, TableWrite, WriteResult
 from headrace.coordinator.writes.rows import RowOperation, append_rows, insert_rows
 from headrace.errors import DataError, HeadraceError, OperationalError, ReadOnlyTransaction, UndefinedTable
-from headrace.session.access import is_loopback
 from headrace.sql.statements import DATABASE
 from headrace.state.changes import TableChange
 from headrace.web.exchange import Answer, Head, failed
+from headrace.web.local import strangeness
 
 if TYPE_CHECKING:
     from headrace.catalog.catalog import Catalog
@@ -40,7 +40,7 @@ LOG_EVERY_S: Final = 1.0
 """The log has at most one request that was refused of each table in so many seconds."""
 SINGLE_ROWS: Final = 1_000
 """Rows of a request that are written one by one; more of them cost less as a whole."""
-_JSON: Final = ("application/json", "application/x-ndjson", "application/ndjson", "application/jsonl", "")
+_JSON: Final = ("application/json", "application/x-ndjson", "application/ndjson", "application/jsonl")
 _LINES: Final = ("application/x-ndjson", "application/ndjson", "application/jsonl")
 
 
@@ -88,13 +88,7 @@ class Receiver:
             return _no_table()
         if head.method != "POST":
             return Answer(405, {"error": f"{head.method} is not what a webhook takes"}, {"Allow": "POST"})
-        kind, encoding = _media_type(head), head.value("content-encoding").lower()
-        if not (kind in _JSON or kind.endswith("+json")) or not _is_utf8(head) or encoding not in ("", "identity"):
-            said = ", ".join(filter(None, (head.value("content-type"), encoding)))
-            return failed(
-                415, f"a body of {said} is not taken: application/json or application/x-ndjson, not compressed"
-            )
-        return self._unproved(record, head)
+        return _unreadable(record, head) or self._unproved(record, head)
 
     def take(self, head: Head, body: bytes) -> RequestRows | Answer:
         """Hand the rows of a request to the writer, or say why not. Blocks for no longer than that takes to compute."""
@@ -141,10 +135,11 @@ class Receiver:
 
     def _unproved(self, record: ObjectRecord, head: Head) -> Answer | None:
         """What is said to clients that the table's definition does not let in before they have sent anything."""
-        if Validation.of(record.options) is None and not is_loopback(head.address):
-            self._note(record, head, "its table has no VALIDATE")
-            return failed(401, "the table has no VALIDATE: it takes requests from the server's own machine only")
-        return None
+        strange = strangeness(head) if Validation.of(record.options) is None else None
+        if strange is None:
+            return None
+        self._note(record, head, f"its table has no VALIDATE: {strange}")
+        return failed(401, f"the table has no VALIDATE: {strange}")
 
     def _unsigned(self, record: ObjectRecord, head: Head, body: bytes) -> Answer | None:
         """What is said of a request that does not prove where it comes from."""
@@ -205,6 +200,16 @@ def _no_table() -> Answer:
 
 def _taken(result: WriteResult) -> Answer:
     return Answer(200, {"rows": result.inserted, **({"late": result.late} if result.late else {})})
+
+
+def _unreadable(record: ObjectRecord, head: Head) -> Answer | None:
+    """What is said of a body that does not call itself JSON; nothing is meant as JSON where a signature proves it."""
+    kind, encoding = _media_type(head), head.value("content-encoding").lower()
+    known = kind in _JSON or kind.endswith("+json") or (not kind and Validation.of(record.options) is not None)
+    if known and _is_utf8(head) and encoding in ("", "identity"):
+        return None
+    said = ", ".join(filter(None, (head.value("content-type"), encoding))) or "no type"
+    return failed(415, f"a body of {said} is not taken: application/json or application/x-ndjson, not compressed")
 
 
 def _media_type(head: Head) -> str:
