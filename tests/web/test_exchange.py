@@ -63,6 +63,50 @@ def test_a_request_and_its_answer() -> None:
     asyncio.run(play())
 
 
+def test_the_answer_to_a_head_has_no_body() -> None:
+    async def play() -> None:
+        writer = Writer()
+        line = exchange(GET.replace(b"GET", b"HEAD") + GET, writer)
+        for _ in range(2):
+            assert await line.head() is not None
+            await line.body(10)
+            assert await line.answer(Answer(405, {"a": 1}), last=False)
+        _, first, second = writer.written.split(b"HTTP/1.1 405")
+        assert first.endswith(b"\r\n\r\n") and b"Content-Length: 9" in first and second.endswith(b'{"a": 1}\n')
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"POST /x HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n",
+        b"POST /x HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n",
+    ],
+)
+def test_lengths_that_can_be_understood_in_two_ways(head: bytes) -> None:
+    async def play() -> None:
+        line = exchange(head + b"2\r\n{}\r\n0\r\n\r\n", Writer())
+        with pytest.raises(Refused) as caught:
+            await line.head()
+        assert caught.value.answer.status == 400
+        assert not await line.answer(caught.value.answer, last=True)
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize(
+    ("target", "path", "host"),
+    [("http://a:1/x?y", "/x?y", "a:1"), ("HTTPS://b", "/", "b"), ("/http://b/x", "/http://b/x", "x")],
+)
+def test_targets_that_are_whole_urls(target: str, path: str, host: str) -> None:
+    async def play() -> None:
+        head = await exchange(GET.replace(b"/x", target.encode()), Writer()).head()
+        assert head is not None and (head.target, head.value("host")) == (path, host)
+
+    asyncio.run(play())
+
+
 def test_a_body_that_was_not_read_ends_the_connection() -> None:
     async def play() -> None:
         writer = Writer()

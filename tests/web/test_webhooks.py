@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from structlog.testing import capture_logs
 
 from certificates import Authority
 from clients import run
@@ -384,6 +385,15 @@ def test_rows_that_wait_for_too_long_are_given_up(scene: Scene, monkeypatch: pyt
         assert status == 503 and "takes no rows at the moment" in said["error"]
     assert scene.sql("SELECT count(*) FROM t") == [(0,)]
     assert scene.post("t", {"id": 1})[0] == 200
+
+
+def test_failures_do_not_flood_the_log(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene.sql("CREATE TABLE t (id int) WITH (connector = 'webhook')")
+    monkeypatch.setattr("headrace.web.receiver.rows_of", lambda *_, **__: 1 // 0)
+    with capture_logs() as logs:
+        for _ in range(20):
+            assert scene.post("t", {"id": 1})[0] == 500
+    assert 1 <= len([one for one in logs if one["event"] == "a request failed"]) < 10
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ HEAD_BYTES: Final = 16 << 10
 """A request's first line and its headers, at most."""
 LINGER_S: Final = 1.0
 """For so long what a client goes on to send is dropped, so that it reads its answer before the connection ends."""
+_URL: Final = re.compile(r"https?://(?P<host>[^/?]*)(?P<path>.*)", re.IGNORECASE)
 _CHUNK: Final = 64 << 10
 
 
@@ -72,12 +74,15 @@ class Exchange:
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, timeout_s: float) -> None:
         self._reader, self._writer, self._timeout_s = reader, writer, timeout_s
+        self._bodiless = False
+        """Whether the answer is to have no body: the request is a HEAD."""
         self._protocol = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES)
         peer = writer.get_extra_info("peername")
         self.address: str = peer[0] if isinstance(peer, tuple) else ""
 
     async def head(self) -> Head | None:
         """The next request; None when the client has none any more, or says nothing for long. Raises as `body` does."""
+        self._bodiless = False
         try:
             async with asyncio.timeout(self._timeout_s):
                 event = await self._event()
@@ -87,8 +92,12 @@ class Exchange:
             return None
         if not isinstance(event, h11.Request):
             return None
-        headers = [(name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in event.headers]
-        return Head(event.method.decode("latin-1"), event.target.decode("latin-1"), headers, self.address)
+        self._bodiless = event.method == b"HEAD"
+        head = _head(event, self.address)
+        if head.value("transfer-encoding") and (head.value("content-length") or event.http_version < b"1.1"):
+            # Whatever stands in front of this server may have another opinion of where such a request ends.
+            raise Refused(failed(400, "the length of the body is said in two ways, or in one that HTTP/1.0 lacks"))
+        return head
 
     async def body(self, most: int) -> bytes:
         """The body of the request. Raises `Refused`, also where it is larger, `Unanswerable` where nobody is there."""
@@ -118,10 +127,8 @@ class Exchange:
         if last:
             headers.append(("Connection", "close"))
         reason = HTTPStatus(answer.status).phrase
-        await self._send(
-            h11.Response(status_code=answer.status, headers=headers, reason=reason.encode()),
-            h11.Data(data=body), h11.EndOfMessage(),
-        )  # fmt: skip
+        head = h11.Response(status_code=answer.status, headers=headers, reason=reason.encode())
+        await self._send(head, *([] if self._bodiless else [h11.Data(data=body)]), h11.EndOfMessage())
         if not last:
             self._protocol.start_next_cycle()
         return not last
@@ -165,6 +172,17 @@ class Exchange:
                 await self._writer.drain()
         except (OSError, TimeoutError) as error:
             raise Unanswerable from error
+
+
+def _head(event: h11.Request, address: str) -> Head:
+    """A request as it is meant: a whole URL, which clients send to proxies, is a path and the host that it names."""
+    headers = [(name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in event.headers]
+    target = event.target.decode("latin-1")
+    whole = _URL.fullmatch(target)
+    if whole is not None:
+        headers = [("host", whole["host"]), *((name, value) for name, value in headers if name != "host")]
+        target = whole["path"] or "/"
+    return Head(event.method.decode("latin-1"), target, headers, address)
 
 
 def too_large(most: int) -> Answer:

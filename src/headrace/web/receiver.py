@@ -7,13 +7,11 @@ insert; whoever can sign one may do just this.
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 from urllib.parse import unquote
 
 import pyarrow as pa
-from structlog import get_logger
 
 from headrace.catalog.contents import TableContent
 from headrace.catalog.records import ObjectRecord
@@ -28,16 +26,16 @@ from headrace.sql.statements import DATABASE
 from headrace.state.changes import TableChange
 from headrace.web.exchange import Answer, Head, failed
 from headrace.web.local import strangeness
+from headrace.web.seldom import SeldomLog
 
 if TYPE_CHECKING:
     from headrace.catalog.catalog import Catalog
     from headrace.coordinator.coordinator import Coordinator
 
-_log = get_logger("headrace.web")
+said = SeldomLog()
+"""The log of requests, for all that serves them."""
 RETRY_S: Final = 1
 """After so many seconds a client is to come again that was told to."""
-LOG_EVERY_S: Final = 1.0
-"""The log has at most one request that was refused of each table in so many seconds."""
 SINGLE_ROWS: Final = 1_000
 """Rows of a request that are written one by one; more of them cost less as a whole."""
 _JSON: Final = ("application/json", "application/x-ndjson", "application/ndjson", "application/jsonl")
@@ -74,8 +72,6 @@ class Receiver:
 
     def __init__(self, home: WebhookHost) -> None:
         self._home = home
-        self._said_s: dict[int, float] = {}
-        """When the log was last told of a table's requests that were refused."""
 
     def refusal(self, head: Head) -> Answer | None:
         """Why a request is not taken, as far as its head tells; None where the rest of it is wanted."""
@@ -154,11 +150,8 @@ class Receiver:
         return failed(401, f"the header {validation.header} is not what VALIDATE wants")
 
     def _note(self, record: ObjectRecord, head: Head, reason: str) -> None:
-        """Say in the log that a request was refused, now and then: whoever floods the port is not to flood it, too."""
-        now_s = time.monotonic()
-        if now_s - self._said_s.get(record.id, -LOG_EVERY_S) >= LOG_EVERY_S:
-            self._said_s[record.id] = now_s
-            _log.warning("a request was refused", reason=reason, table=record.name, client=head.address)
+        """Say in the log that a request was refused."""
+        said.warning(record.id, "a request was refused", reason=reason, table=record.name, client=head.address)
 
     # ---- rows
 
@@ -188,9 +181,9 @@ def failure(error: BaseException) -> Answer:
         # Whether rows are there whose commit has failed is not known to everybody; repeated they are there once by key.
         return failed(503, error.message, RETRY_S)
     if isinstance(error, HeadraceError):
-        _log.error("a request failed", error=error.message, sqlstate=error.sqlstate)
+        said.error(error.sqlstate, "a request failed", error=error.message, sqlstate=error.sqlstate)
         return failed(500, error.message)
-    _log.error("a request failed", exc_info=error)
+    said.error(type(error), "a request failed", exc_info=error)
     return failed(500, "the request failed; the server's log says more")
 
 
@@ -208,8 +201,8 @@ def _unreadable(record: ObjectRecord, head: Head) -> Answer | None:
     known = kind in _JSON or kind.endswith("+json") or (not kind and Validation.of(record.options) is not None)
     if known and _is_utf8(head) and encoding in ("", "identity"):
         return None
-    said = ", ".join(filter(None, (head.value("content-type"), encoding))) or "no type"
-    return failed(415, f"a body of {said} is not taken: application/json or application/x-ndjson, not compressed")
+    kinds = ", ".join(filter(None, (head.value("content-type"), encoding))) or "no type"
+    return failed(415, f"a body of {kinds} is not taken: application/json or application/x-ndjson, not compressed")
 
 
 def _media_type(head: Head) -> str:
@@ -217,5 +210,5 @@ def _media_type(head: Head) -> str:
 
 
 def _is_utf8(head: Head) -> bool:
-    _, _, said = head.value("content-type").lower().replace(" ", "").partition("charset=")
-    return said.partition(";")[0].strip('"') in ("", "utf-8", "utf8")
+    _, _, charset = head.value("content-type").lower().replace(" ", "").partition("charset=")
+    return charset.partition(";")[0].strip('"') in ("", "utf-8", "utf8")

@@ -14,7 +14,7 @@ from headrace.errors import OperationalError
 from headrace.server.server import ServerThread
 from headrace.server.tls import HANDSHAKE_S, Certificates
 from headrace.web.exchange import Answer, Exchange, Head, Refused, Unanswerable, failed, too_large
-from headrace.web.receiver import RETRY_S, Receiver, RequestRows
+from headrace.web.receiver import RETRY_S, Receiver, RequestRows, said
 
 if TYPE_CHECKING:
     from headrace.config import Settings
@@ -102,7 +102,7 @@ class WebhookServer:
             try:
                 line, _ = await loop.sock_accept(listening)
             except OSError as error:
-                _log.error("connections of webhooks cannot be accepted", error=error.strerror or str(error))
+                said.error("accept", "connections of webhooks cannot be accepted", error=error.strerror or str(error))
                 await asyncio.sleep(_PAUSE_S)
                 continue
             if len(self._connections) >= CONNECTIONS_PER_REQUEST * self._most_requests:
@@ -129,7 +129,7 @@ class WebhookServer:
         except Unanswerable:
             pass
         except Exception as error:  # a fault of this server: nobody else's connection
-            _log.error("a connection of a webhook failed", exc_info=error)
+            said.error("connection", "a connection of a webhook failed", exc_info=error)
         finally:
             await exchange.close()
 
