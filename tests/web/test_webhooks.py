@@ -342,23 +342,41 @@ def test_slow_clients_are_cut(scene: Scene) -> None:
 
 
 def test_a_flood_is_told_to_come_again(scene: Scene) -> None:
-    scene.sql(f"CREATE TABLE t (id int PRIMARY KEY) {SIGNED}")
+    scene.sql(f"CREATE TABLE t (id int PRIMARY KEY) {SIGNED}", f"CREATE TABLE u (id int PRIMARY KEY) {SIGNED}")
     server = scene.serve(webhook_requests=2)
     writer = scene.database.instance.coordinator.writer
-    path = "/webhook/dev/public/t"
+    path = "/webhook/dev/public/"
     with ThreadPoolExecutor(2) as pool:
         with writer.paused():
-            waiting = [pool.submit(post, server.port, path, {"id": i}, signed({"id": i})) for i in range(2)]
-            eventually(lambda: server.server._under_way == 2)
+            waiting = [pool.submit(post, server.port, path + name, {"id": 0}, signed({"id": 0})) for name in "tu"]
+            eventually(lambda: len(writer._queue) == 2)
             for i in range(2, 8):
-                status, said, headers = post(server.port, path, {"id": i}, signed({"id": i}))
+                status, said, headers = post(server.port, path + "t", {"id": i}, signed({"id": i}))
                 assert status == 429 and headers["Retry-After"] == "1" and "webhook_requests" in said["error"]
-            head = HEAD + b"Content-Length: 9\r\n\r\n"
-            assert raw(server.port, head).startswith(b"HTTP/1.1 429 "), "before its body comes"
+            assert raw(server.port, HEAD + b"Content-Length: 9\r\n\r\n").startswith(b"HTTP/1.1 429 "), (
+                "before its body comes"
+            )
         assert [w.result(WAIT_S)[0] for w in waiting] == [200, 200]
-    assert post(server.port, path, {"id": 9}, signed({"id": 9}))[0] == 200
-    assert scene.sql("SELECT id FROM t ORDER BY id") == [(0,), (1,), (9,)]
-    assert server.server.refused == 7
+    assert post(server.port, path + "t", {"id": 9}, signed({"id": 9}))[0] == 200
+    assert scene.sql("SELECT id FROM t ORDER BY id") == [(0,), (9,)]
+
+
+def test_a_table_that_is_locked_leaves_room_for_others(scene: Scene) -> None:
+    hook = "(id int PRIMARY KEY) WITH (connector = 'webhook')"
+    scene.sql(f"CREATE TABLE t {hook}", f"CREATE TABLE u {hook}")
+    server, coordinator = scene.serve(webhook_requests=6), scene.database.instance.coordinator
+    table = scene.database.instance.catalog.image.object_named("public", "t")
+    assert table is not None
+    path = "/webhook/dev/public/"
+    with ThreadPoolExecutor(6) as pool:
+        with coordinator.writer.gate([table.id]):
+            sent = [pool.submit(post, server.port, path + "t", {"id": i}) for i in range(6)]
+            eventually(lambda: sum(one.done() for one in sent) == 3 and len(coordinator.writer._queue) == 3)
+            assert post(server.port, path + "u", {"id": 1})[0] == 200
+            status, said, _ = post(server.port, path + "t", {"id": 9})
+            assert status == 429 and "half of webhook_requests" in said["error"]
+        assert sorted(one.result(WAIT_S)[0] for one in sent) == [200] * 3 + [429] * 3
+    assert post(server.port, path + "t", {"id": 9})[0] == 200
 
 
 def test_connections_are_bounded(scene: Scene) -> None:
@@ -423,7 +441,7 @@ def test_a_standby_takes_nothing(scene: Scene, monkeypatch: pytest.MonkeyPatch) 
         raise ReadOnlyTransaction(f"cannot execute {what} in a read-only transaction")
 
     monkeypatch.setattr(scene.database.instance.coordinator, "refuse_writes", refuse)
-    assert scene.post("t", {"id": 1})[0] == 503
+    assert scene.post("t", {"id": 1}) == (503, {"error": "the server cannot write at present"}), "no more to strangers"
 
 
 def test_what_is_under_way_when_the_server_stops_is_answered(scene: Scene) -> None:
@@ -448,6 +466,56 @@ def test_what_is_under_way_when_the_server_stops_is_answered(scene: Scene) -> No
     with pytest.raises(ConnectionRefusedError):
         post(server.port, path, {"id": 3})
     assert scene.sql("SELECT id FROM t ORDER BY id") == [(0,), (1,)]
+
+
+def test_what_waits_when_the_server_has_waited_long_enough_is_given_up(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    scene.sql("CREATE TABLE t (id int PRIMARY KEY) WITH (connector = 'webhook')")
+    monkeypatch.setattr(web, "GRACE_S", 0.3)
+    server, coordinator = scene.serve(), scene.database.instance.coordinator
+    table = scene.database.instance.catalog.image.object_named("public", "t")
+    assert table is not None
+    with ThreadPoolExecutor(1) as pool, capture_logs() as logs, coordinator.writer.gate([table.id]):
+        sent = pool.submit(post, server.port, "/webhook/dev/public/t", {"id": 1})
+        eventually(lambda: len(coordinator.writer._queue) == 1)
+        server.stop()
+        status, said, _ = sent.result(WAIT_S)
+        assert status == 503 and said["error"] == "the server is shutting down"
+    scene.sql("INSERT INTO t VALUES (2)")
+    assert scene.sql("SELECT id FROM t") == [(2,)]
+    assert not caplog.records and not logs
+
+
+def test_a_body_that_is_read_while_the_server_stops_comes_to_nothing(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    scene.sql("CREATE TABLE t (id int PRIMARY KEY) WITH (connector = 'webhook')")
+    monkeypatch.setattr(web, "GRACE_S", 0.2)
+    reading, stopped, over = threading.Event(), threading.Event(), threading.Event()
+    take = Receiver.take
+
+    def slow(self: Receiver, head: Any, body: bytes) -> Any:
+        reading.set()
+        assert stopped.wait(WAIT_S)
+        try:
+            return take(self, head, body)
+        finally:
+            over.set()
+
+    monkeypatch.setattr(Receiver, "take", slow)
+    server = scene.serve()
+    with ThreadPoolExecutor(1) as pool, capture_logs() as logs:
+        sent = pool.submit(post, server.port, "/webhook/dev/public/t", {"id": 1})
+        assert reading.wait(WAIT_S)
+        server.stop()
+        with pytest.raises((http.client.HTTPException, ConnectionError)):
+            sent.result(WAIT_S)
+        stopped.set()
+        assert over.wait(WAIT_S)
+    scene.sql("INSERT INTO t VALUES (2)")
+    assert scene.sql("SELECT id FROM t") == [(2,)]
+    assert not caplog.records and not logs
 
 
 def test_encrypted_lines_and_a_new_certificate(scene: Scene, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ insert; whoever can sign one may do just this.
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 from urllib.parse import unquote
@@ -21,7 +22,14 @@ from headrace.connectors.webhook.validation import SECRET, Validation
 from headrace.coordinator.decide.watermarks import declared
 from headrace.coordinator.writes.requests import RowWrite, TableWrite, WriteResult
 from headrace.coordinator.writes.rows import RowOperation, append_rows, insert_rows
-from headrace.errors import DataError, HeadraceError, OperationalError, ReadOnlyTransaction, UndefinedTable
+from headrace.errors import (
+    DataError,
+    HeadraceError,
+    OperationalError,
+    ReadOnlyTransaction,
+    ShuttingDown,
+    UndefinedTable,
+)
 from headrace.sql.statements import DATABASE
 from headrace.state.changes import TableChange
 from headrace.web.exchange import Answer, Head, failed
@@ -51,7 +59,7 @@ class WebhookHost(Protocol):
     def check(self) -> None: ...
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class RequestRows:
     """Rows on their way into a table."""
 
@@ -70,40 +78,40 @@ class RequestRows:
 class Receiver:
     """Takes requests for a database. Thread-safe."""
 
-    def __init__(self, home: WebhookHost) -> None:
+    def __init__(self, home: WebhookHost, most_waiting: int) -> None:
+        """Of each table's requests `most_waiting` may wait to be committed."""
         self._home = home
+        self._most_waiting = most_waiting
+        self._lock = threading.Lock()
+        """Held while a request goes to the writer, so that none does after `close`."""
+        self._waiting: set[RequestRows] = set()
+        """What waits to be committed. Left without the lock: whoever settles a request may hold the writer's."""
+        self._closed = False
 
     def refusal(self, head: Head) -> Answer | None:
         """Why a request is not taken, as far as its head tells; None where the rest of it is wanted."""
-        try:
-            self._check_home()
-        except HeadraceError as error:
-            return failure(error)
         record = self._table(head.target)
         if record is None:
             return _no_table()
         if head.method != "POST":
             return Answer(405, {"error": f"{head.method} is not what a webhook takes"}, {"Allow": "POST"})
-        return _unreadable(record, head) or self._unproved(record, head)
+        return _unreadable(record, head) or self._unproved(record, head) or self._unable() or self._crowd(record)
 
     def take(self, head: Head, body: bytes) -> RequestRows | Answer:
         """Hand the rows of a request to the writer, or say why not. Blocks for no longer than that takes to compute."""
+        record = self._table(head.target)
+        if record is None:
+            return _no_table()
+        refused = self._unproved(record, head) or self._unable() or self._unsigned(record, head, body)
+        if refused is not None:
+            return refused
         try:
-            self._check_home()
-            record = self._table(head.target)
-            if record is None:
-                return _no_table()
-            refused = self._unproved(record, head) or self._unsigned(record, head, body)
-            if refused is not None:
-                return refused
             lines = by_lines(record.options) or _media_type(head) in _LINES
             rows = rows_of(body, record.columns, lines=lines)
             check_not_null(rows, [c.name for c in record.columns if not c.nullable or c.name in record.primary_key])
             if not rows.num_rows:
                 return _taken(WriteResult(0, 0, 0, 0))
-            request = self._write(record, rows)
-            self._home.coordinator.writer.submit(request)
-            return RequestRows(record, request)
+            return self._submitted(RequestRows(record, self._write(record, rows)))
         except Exception as error:
             return failure(error)
 
@@ -112,13 +120,44 @@ class Receiver:
         error = OperationalError("the table takes no rows at the moment: another change of it goes on")
         self._home.coordinator.writer.cancel(written.request, error)
 
+    def close(self) -> None:
+        """Take nothing more, and let go what waits, unless it is being committed: no row comes after that."""
+        with self._lock:
+            self._closed = True
+        error = ShuttingDown("the server is shutting down")
+        for written in list(self._waiting):
+            self._home.coordinator.writer.cancel(written.request, error)
+
+    def _submitted(self, written: RequestRows) -> RequestRows | Answer:
+        """Hand rows to the writer, unless too many of the table wait already."""
+        with self._lock:
+            if self._closed:
+                return failed(503, "the server is shutting down", RETRY_S)
+            crowd = self._crowd(written.table)
+            if crowd is not None:
+                return crowd
+            self._home.coordinator.writer.submit(written.request)
+            self._waiting.add(written)
+        written.request.done.add_done_callback(lambda _: self._waiting.discard(written))
+        return written
+
+    def _crowd(self, record: ObjectRecord) -> Answer | None:
+        """What is said where too many requests of a table wait: while it is locked others are to have room."""
+        if sum(written.table.id == record.id for written in list(self._waiting)) < self._most_waiting:
+            return None
+        return failed(429, f"{self._most_waiting} requests of the table wait (half of webhook_requests)", RETRY_S)
+
     # ---- who may
 
-    def _check_home(self) -> None:
-        """Raises what keeps the database from taking rows."""
-        self._home.check()
-        self._home.coordinator.refuse_writes("a request to a webhook")
-        self._home.coordinator.check_lease()
+    def _unable(self) -> Answer | None:
+        """What is said where the database takes no rows; nothing of why, which is nobody's business without a proof."""
+        try:
+            self._home.check()
+            self._home.coordinator.refuse_writes("a request to a webhook")
+            self._home.coordinator.check_lease()
+        except Exception as error:
+            return _hidden(error)
+        return None
 
     def _table(self, target: str) -> ObjectRecord | None:
         """The table that a URL is that of."""
@@ -142,9 +181,13 @@ class Receiver:
         validation = Validation.of(record.options)
         if validation is None:
             return None
-        values = self._home.coordinator.secrets({SECRET: record.secrets[SECRET]})
-        assert values is not None
-        if validation.accepts(head.headers, body, values()[SECRET]):
+        try:
+            values = self._home.coordinator.secrets({SECRET: record.secrets[SECRET]})
+            assert values is not None
+            secret = values()[SECRET]
+        except Exception as error:
+            return _hidden(error)
+        if validation.accepts(head.headers, body, secret):
             return None
         self._note(record, head, "VALIDATE does not hold")
         return failed(401, f"the header {validation.header} is not what VALIDATE wants")
@@ -185,6 +228,15 @@ def failure(error: BaseException) -> Answer:
         return failed(500, error.message)
     said.error(type(error), "a request failed", exc_info=error)
     return failed(500, "the request failed; the server's log says more")
+
+
+def _hidden(error: Exception) -> Answer:
+    """What somebody is told of an error who has proved nothing: the log has the rest."""
+    if isinstance(error, HeadraceError):
+        said.warning(error.sqlstate, "requests are not taken", error=error.message)
+    else:
+        said.error(type(error), "requests are not taken", exc_info=error)
+    return failed(503, "the server cannot write at present", RETRY_S)
 
 
 def _no_table() -> Answer:

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, Final
 from structlog import get_logger
 
 from headrace.errors import OperationalError
+from headrace.server.peer import settled
 from headrace.server.server import ServerThread
 from headrace.server.tls import HANDSHAKE_S, Certificates
 from headrace.web.exchange import Answer, Exchange, Head, Refused, Unanswerable, failed, too_large
-from headrace.web.receiver import RETRY_S, Receiver, RequestRows, said
+from headrace.web.receiver import RETRY_S, Receiver, said
 
 if TYPE_CHECKING:
     from headrace.config import Settings
@@ -56,8 +57,6 @@ class WebhookServer:
         self._unanswered = 0
         """Requests whose heads are there, and whose answers have not left."""
         self._stopping = False
-        self.refused = 0
-        """Requests that were told to come again, because too many were under way."""
 
     @property
     def port(self) -> int:
@@ -80,10 +79,9 @@ class WebhookServer:
             await asyncio.wait(self._accepting)
         for one in self._listening:
             one.close()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(GRACE_S):
-                while self._under_way or self._unanswered:
-                    await asyncio.sleep(0.02)
+        await self._all_answered()
+        await asyncio.get_running_loop().run_in_executor(None, self._receiver.close)
+        await self._all_answered()
         for task, writer in self._connections.items():
             if writer is None:
                 task.cancel()
@@ -93,7 +91,16 @@ class WebhookServer:
             _, hanging = await asyncio.wait(self._connections, timeout=GRACE_S)
             for task in hanging:
                 task.cancel()
+            if hanging:
+                await asyncio.wait(hanging, timeout=GRACE_S)
         self._pool.shutdown(wait=False, cancel_futures=True)
+
+    async def _all_answered(self) -> None:
+        """Wait for the requests that are there, for a while."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(GRACE_S):
+                while self._under_way or self._unanswered:
+                    await asyncio.sleep(0.02)
 
     async def _accept(self, listening: socket.socket) -> None:
         """Accept connections, and count them before anything is done for them: TLS would cost before it could count."""
@@ -196,7 +203,6 @@ class WebhookServer:
             return failed(503, "the server is shutting down", RETRY_S)
         if self._under_way < self._most_requests:
             return None
-        self.refused += 1
         return failed(429, f"{self._most_requests} requests are under way (webhook_requests)", RETRY_S)
 
     async def _taken(self, head: Head, body: bytes) -> Answer:
@@ -205,18 +211,13 @@ class WebhookServer:
         written = await loop.run_in_executor(self._pool, self._receiver.take, head, body)
         if isinstance(written, Answer):
             return written
-        await self._committed(written, loop)
-        return written.answer()
-
-    async def _committed(self, written: RequestRows, loop: asyncio.AbstractEventLoop) -> None:
-        told = asyncio.Event()
-        written.request.done.add_done_callback(lambda _: loop.call_soon_threadsafe(told.set))
         try:
             async with asyncio.timeout(WAIT_S):
-                await told.wait()
+                await settled(written.request.done)
         except TimeoutError:
             await loop.run_in_executor(self._pool, self._receiver.give_up, written)
-            await told.wait()  # it is given up, or was being committed
+            await settled(written.request.done)  # it is given up, or was being committed
+        return written.answer()
 
 
 def _listening(host: str, port: int) -> list[socket.socket]:
@@ -238,7 +239,9 @@ def serve_webhooks(
     home: WebhookHost, settings: Settings, certificates: Certificates | None
 ) -> ServerThread[WebhookServer]:
     """A started server. Raises `OperationalError` if it cannot listen."""
-    thread = ServerThread(WebhookServer(Receiver(home), settings, certificates), "webhooks")
+    thread = ServerThread(
+        WebhookServer(Receiver(home, max(1, settings.webhook_requests // 2)), settings, certificates), "webhooks"
+    )
     try:
         thread.start()
     except OSError as error:
