@@ -226,7 +226,7 @@ def failure(error: BaseException) -> Answer:
     if isinstance(error, HeadraceError):
         said.error(error.sqlstate, "a request failed", error=error.message, sqlstate=error.sqlstate)
         return failed(500, error.message)
-    said.error(type(error), "a request failed", exc_info=error)
+    said.error(type(error).__name__, "a request failed", exc_info=error)
     return failed(500, "the request failed; the server's log says more")
 
 
@@ -235,7 +235,7 @@ def _hidden(error: Exception) -> Answer:
     if isinstance(error, HeadraceError):
         said.warning(error.sqlstate, "requests are not taken", error=error.message)
     else:
-        said.error(type(error), "requests are not taken", exc_info=error)
+        said.error(type(error).__name__, "requests are not taken", exc_info=error)
     return failed(503, "the server cannot write at present", RETRY_S)
 
 

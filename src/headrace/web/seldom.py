@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Hashable
 from typing import Any, Final
 
 from structlog import get_logger
@@ -20,19 +19,19 @@ class SeldomLog:
     """
 
     def __init__(self) -> None:
-        self._said_s: dict[Hashable, float] = {}
+        self._said_s: dict[int | str, float] = {}
 
-    def warning(self, kind: Hashable, message: str, **more: Any) -> None:
+    def warning(self, kind: int | str, message: str, **more: Any) -> None:
         """Say what a client has done."""
         if self._is_due(kind):
             _log.warning(message, **more)
 
-    def error(self, kind: Hashable, message: str, **more: Any) -> None:
+    def error(self, kind: int | str, message: str, **more: Any) -> None:
         """Say what has failed here."""
         if self._is_due(kind):
             _log.error(message, **more)
 
-    def _is_due(self, kind: Hashable) -> bool:
+    def _is_due(self, kind: int | str) -> bool:
         now_s = time.monotonic()
         if now_s - self._said_s.get(kind, -LOG_EVERY_S) < LOG_EVERY_S:
             return False
