@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Any, Final
+from typing import Final
 
 from structlog import get_logger
 
@@ -21,12 +21,12 @@ class SeldomLog:
     def __init__(self) -> None:
         self._said_s: dict[int | str, float] = {}
 
-    def warning(self, kind: int | str, message: str, **more: Any) -> None:
+    def warning(self, kind: int | str, message: str, **more: object) -> None:
         """Say what a client has done."""
         if self._is_due(kind):
             _log.warning(message, **more)
 
-    def error(self, kind: int | str, message: str, **more: Any) -> None:
+    def error(self, kind: int | str, message: str, **more: object) -> None:
         """Say what has failed here."""
         if self._is_due(kind):
             _log.error(message, **more)
