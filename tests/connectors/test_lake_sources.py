@@ -391,6 +391,46 @@ def test_watermarks_need_rows_that_are_only_added(spark: SparkSession, tmp_path:
             database.sql(f"CREATE TABLE t (id bigint PRIMARY KEY) WITH ({lake.sql(append_only='true')})")
 
 
+def test_only_what_is_new_is_delivered(spark: SparkSession, tmp_path: Path) -> None:
+    """A file that is written anew adds nothing, so append-only sinks read what nets the changes."""
+    lake, out = DeltaLake(tmp_path), f"{tmp_path}/out"
+    lake.append([(i, "x", None) for i in (1, 2, 3)])
+    sink = f"connector = 'deltalake', location = '{out}', create_table_if_not_exists = true, type = 'append-only'"
+    with connect(tmp_path / "db", spark=spark) as database:
+        database.sql(f"CREATE SOURCE s WITH ({lake.sql()})")
+        database.sql("CREATE VIEW through AS SELECT id FROM s")
+        database.sql("CREATE TABLE target (id bigint)")
+        for made in (
+            f"CREATE SINK k FROM s WITH ({sink}, force_append_only = true)",
+            f"CREATE SINK k FROM through WITH ({sink}, force_append_only = true)",
+            "CREATE SINK k INTO target FROM through WITH (type = 'append-only', force_append_only = true)",
+        ):
+            with pytest.raises(NotSupported, match="force_append_only") as caught:
+                database.sql(made)
+            assert "MATERIALIZED VIEW" in str(caught.value.hint)
+        database.sql("CREATE MATERIALIZED VIEW m AS SELECT id FROM s")
+        database.sql(f"CREATE SINK k FROM m WITH ({sink}, force_append_only = true)")
+
+        def delivered() -> list[int]:
+            there = DeltaTable.is_deltatable(out)
+            return sorted(pa.table(DeltaTable(out).scan().read_all())["id"].to_pylist()) if there else []
+
+        eventually(lambda: delivered() == [1, 2, 3], "the first content")
+        lake.delete([2])
+        lake.append([(4, "x", None)])
+        eventually(lambda: 4 in delivered(), "a row that is added")
+        assert delivered() == [1, 2, 3, 4]
+
+
+def test_tables_that_are_fed_by_a_lake(spark: SparkSession, tmp_path: Path) -> None:
+    """They are not APPEND ONLY by themselves."""
+    lake = DeltaLake(tmp_path)
+    with connect(tmp_path / "db", spark=spark) as database:
+        with pytest.raises(NotSupported, match="APPEND ONLY") as caught:
+            database.sql(f"CREATE TABLE t (id bigint) APPEND ONLY WITH ({lake.sql()})")
+        assert "append_only = true" in str(caught.value.hint)
+
+
 @pytest.mark.parametrize("kind", [*KINDS])
 def test_an_object_store(s3: S3Server, kind: str, tmp_path: Path) -> None:
     place = f"s3://{s3.bucket}/source-{kind}"

@@ -246,6 +246,11 @@ def _create_fed_table(context: Context, statement: st.CreateTable) -> Result:
     of_job = {name: value for name, value in options.items() if name in (GROUP, PARALLELISM)}
     options = {name: value for name, value in options.items() if name not in of_job}
     keeps = retracts(options)
+    if statement.append_only and keeps:
+        raise NotSupported(
+            "APPEND ONLY of a table whose source takes rows back",
+            hint="leave it out, or set append_only = true in WITH, if its rows are only added",
+        )
     if is_shared(options):
         raise InvalidParameter(
             f"connector {options['connector']} needs the option table.name in CREATE TABLE",
@@ -400,6 +405,25 @@ def _check_append_only(plan: ViewPlan) -> None:
         )
 
 
+def _check_forced(context: Context, plan: ViewPlan, options: Mapping[str, str]) -> None:
+    """Refuse to deliver only what is added by a source that takes rows back: it may take a row back and add it again.
+
+    What nets the changes of an epoch, row by row, is a materialized view.
+    """
+    if not drops_retractions(options):
+        return
+    known = context.catalog.state.objects
+    inputs = (known[i] for i in plan.upstreams if i in known)
+    taking = next((o for o in inputs if o.content.external and retracts(o.options)), None)
+    if taking is not None:
+        raise NotSupported(
+            f'force_append_only of a sink that reads "{taking.name}", a source that takes rows back and may add the '
+            "same ones again",
+            hint="CREATE MATERIALIZED VIEW of what is wanted, and the sink FROM that, or set append_only = true of the "
+            "source, if its rows are only added",
+        )
+
+
 def planned_text(bound: BoundQuery, columns: Sequence[str] | None) -> str:
     """The view's query as the planner takes it: relations by their planning names. Refuses system relations."""
 
@@ -432,6 +456,8 @@ def create_planned(
             query, on_window_close=content.emit_on_window_close, arrangements=arrangements,
             on_error=on_error(options),
         )  # fmt: skip
+        if isinstance(content, SinkContent):
+            _check_forced(context, plan, options)
         if planned is not None:
             return planned(plan)
         if isinstance(content, IndexContent):
