@@ -15,11 +15,12 @@ import pytest
 from pyiceberg.catalog import load_catalog
 from pyiceberg.manifest import FileFormat
 from pyiceberg.schema import Schema
+from pyiceberg.transforms import IdentityTransform, VoidTransform
 from pyiceberg.types import DoubleType, LongType, NestedField
 
 import iceberg_writer
 from headrace.connectors.lake import deletes
-from headrace.connectors.lake.iceberg_source import check_file
+from headrace.connectors.lake.iceberg_source import check_file, is_unpartitioned
 from headrace.errors import HeadraceError, NotSupported
 from iceberg_writer import Writer
 from lake_follower import Follower, rows_of
@@ -218,6 +219,12 @@ def test_files_that_are_not_understood_are_refused_when_they_are_bound(
     file = SimpleNamespace(content=content, file_format=form, equality_ids=ids, key_metadata=key, file_path="f")
     with pytest.raises(NotSupported, match=message) if message else nullcontext():
         check_file(file, [schema], "Iceberg table n.t")
+
+
+def test_specs_without_partitions() -> None:
+    """Equality deletes of such are for all files."""
+    assert is_unpartitioned([]) and is_unpartitioned([VoidTransform()])
+    assert not is_unpartitioned([VoidTransform(), IdentityTransform()])
 
 
 def test_values_that_are_deleted_by() -> None:

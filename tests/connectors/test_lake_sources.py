@@ -8,19 +8,24 @@ import random
 import shutil
 from collections import Counter
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from deltalake import Field as DeltaField
 from pyiceberg.catalog import load_catalog
-from pyiceberg.types import IntegerType, LongType
+from pyiceberg.io.pyarrow import schema_to_pyarrow
+from pyiceberg.types import IntegerType, LongType, NestedField, StructType, TimestamptzType
 from pyspark.sql import SparkSession
 
 from delta_log import DeltaLog, VectorLake
 from headrace.common.columns import Column
 from headrace.connectors.base import Admission
+from headrace.connectors.lake.delta_source import DeltaLog as DeltaTables
 from headrace.connectors.sources import open_source
 from headrace.errors import HeadraceError, NotSupported, SourceError
 from headrace.session.database import Database, connect
@@ -340,6 +345,88 @@ def test_the_first_content_is_taken_in_by_files(lake: Lake) -> None:
         if len(sizes) == 1:
             lake.delete([0, 59])
     assert sizes[:3] == [20, 40, 60] and follower.kept == lake.rows()
+
+
+def test_fields_that_are_renamed_after_they_were_bound_are_told(tmp_path: Path) -> None:
+    """A schema changes without a snapshot; a field that is not found would be NULL."""
+    lake = IcebergLake(tmp_path)
+    kind = pa.struct([("a", pa.int32())])
+    with lake.table.update_schema() as update:
+        update.add_column("s", StructType(NestedField(99, "a", IntegerType(), required=False)))
+    lake.table.append(pa.table({"id": [1], "s": pa.array([{"a": 1}], kind)}))
+    follower = Follower(lake, [Column("id", "bigint"), Column("s", "struct<a:int>")])
+    bound = follower.bind().offsets
+    (task,) = follower.open().plan({}, bound, 1)
+    with lake.table.update_schema() as update:
+        update.rename_column("s.a", "aa")
+    with pytest.raises(SourceError, match='"s"'):
+        follower.open().plan({}, bound, 1)
+    with pytest.raises(SourceError, match='"s"'):
+        list(follower.open().read(task))
+
+
+def test_times_of_int96(lake: Lake, tmp_path: Path) -> None:
+    """They reach further than nanoseconds do: read as they are, or refused."""
+    lake.append([(1, "x", "a")])
+    (path,) = tmp_path.rglob("*.parquet")
+    far = datetime(9999, 12, 31, tzinfo=UTC)
+    if isinstance(lake, IcebergLake):
+        with lake.table.update_schema() as update:
+            update.add_column("at", TimestamptzType())
+        schema = schema_to_pyarrow(lake.table.schema())
+    else:
+        location = f"{tmp_path}/delta"
+        schema = pa.schema([*SCHEMA, ("at", pa.timestamp("us", "UTC"))])
+        DeltaTable(location).alter.add_columns([DeltaField("at", "timestamp")])
+    values = [pa.array([v], f.type) for v, f in zip((1, "x", "a", far), schema)]
+    pq.write_table(pa.table(values, schema=schema), path, use_deprecated_int96_timestamps=True)
+    follower = Follower(lake, [Column("id", "bigint"), Column("at", "timestamp")])
+    if isinstance(lake, IcebergLake):
+        refused(follower, "INT96", '"at"')
+    else:
+        follower.follow()
+        assert follower.kept == {(1, far): 1}
+    narrow = Follower(lake, [Column("id", "bigint")])
+    narrow.follow()
+    assert narrow.kept == {(1,): 1}
+
+
+def test_partitions_by_columns_that_are_gone(tmp_path: Path) -> None:
+    lake = IcebergLake(tmp_path, True)
+    lake.append([(1, "x", "a"), (2, "x", "b")])
+    with lake.table.update_spec() as spec:
+        spec.remove_field("p")
+    with lake.table.update_schema() as update:
+        update.delete_column("p")
+    follower = Follower(lake, [Column("id", "bigint")])
+    follower.follow()
+    assert follower.kept == {(1,): 1, (2,): 1}
+
+
+def test_a_file_that_is_there_twice_is_told(tmp_path: Path) -> None:
+    lake = IcebergLake(tmp_path)
+    path = f"{tmp_path}/f.parquet"
+    pq.write_table(table_of([(1, "x", "a")]), path)
+    lake.table.add_files([path])
+    lake.table.add_files([path], check_duplicate_files=False)
+    refused(Follower(lake), "twice", "f.parquet")
+
+
+def test_many_commits_are_bound_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.connectors.lake.source._MOST_COMMITS", 3)
+    lake = DeltaLake(tmp_path)
+    follower = Follower(lake, append_only="true")
+    follower.follow()
+    for i in range(8):
+        lake.append([(i, "x", "a")])
+    sizes = []
+    while follower.step():
+        sizes.append(sum(follower.kept.values()))
+    assert sizes == [3, 6, 8]
+    table = DeltaTables("t", lake.location, {})
+    for version in range(8):
+        table.content(version)
+    assert len(table._versions) <= 4
 
 
 def test_columns_types_and_faults(lake: Lake) -> None:

@@ -303,7 +303,8 @@ def opened_parquet(state: FileState) -> Iterator[papq.ParquetFile]:
         try:
             # Where asking takes long, ranges that lie near each other are asked for at once.
             remote = state.store.remote
-            file = papq.ParquetFile(raw if remote else state.path, pre_buffer=remote)
+            # Nanoseconds, which INT96 is read as by itself, do not reach as far.
+            file = papq.ParquetFile(raw if remote else state.path, pre_buffer=remote, coerce_int96_timestamp_unit="us")
         except pa.ArrowInvalid as error:
             raise SourceError(f"file {state.path} is not a Parquet file: {error}") from error
         with file:

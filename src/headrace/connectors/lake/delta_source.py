@@ -11,6 +11,7 @@ import base64
 import json
 import re
 import zlib
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import unquote
@@ -52,6 +53,7 @@ _MODE: Final = "delta.columnMapping.mode"
 _VECTORS: Final = "deletionVectors"
 _ROW_BYTES: Final = 64
 """Of a file of which nobody says how many rows it has."""
+_VERSIONS_KEPT: Final = 4
 _BATCH_ROWS: Final = 65_536
 _ABSOLUTE: Final = re.compile(r"/|[A-Za-z][A-Za-z0-9+.-]*:")
 
@@ -82,7 +84,10 @@ class DeltaSource(LakeSource):
         stored = [task["fields"][columns[name].name] for name in names]
         was, now = (None if piece[when] is None else kept_of(piece[when]) for when in ("was", "now"))
         files = file_system(self._location, self._store)
-        with files.open_input_file(unquote(piece["path"])) as raw, papq.ParquetFile(raw) as file:
+        with (
+            files.open_input_file(unquote(piece["path"])) as raw,
+            papq.ParquetFile(raw, coerce_int96_timestamp_unit="us") as file,
+        ):
             for position, batch in _batches(file, stored, piece["start"], piece["stop"]):
                 arrays = [_column(batch, name, piece["values"], kind) for name, kind in zip(stored, kinds)]
                 made = pa.RecordBatch.from_arrays(arrays, names=[str(i) for i in range(len(arrays))])
@@ -96,7 +101,7 @@ class DeltaLog(LakeTable):
 
     def __init__(self, name: str, location: str, store: Mapping[str, str]):
         self.name, self._location, self._store = name, location, dict(store)
-        self._versions: dict[int, Any] = {}
+        self._versions: OrderedDict[int, Any] = OrderedDict()
         newest = self._open(None)
         self.newest = int(newest.version())
         self.identity = str(newest.metadata().id)
@@ -113,6 +118,9 @@ class DeltaLog(LakeTable):
         at = self.newest if version is None else version
         if at not in self._versions:
             self._versions[at] = self._open(at)
+            while len(self._versions) > _VERSIONS_KEPT:
+                self._versions.popitem(last=False)
+        self._versions.move_to_end(at)
         found = self._versions[at]
         _check_features(found, self.name)
         return found

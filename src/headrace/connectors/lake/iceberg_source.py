@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.parquet as papq
 
-from headrace.common.columns import Column
+from headrace.common.columns import Column, arrow_type
 from headrace.connectors.base import ReadTask
 from headrace.connectors.declared import DeclaredOptions, Option, needed_module
 from headrace.connectors.lake.changes import Commit, Content, LakeFile
@@ -28,7 +29,7 @@ from headrace.connectors.lake.source import (
     LakeSource,
     LakeTable,
 )
-from headrace.connectors.lake.tables import STORE
+from headrace.connectors.lake.tables import STORE, holds
 from headrace.errors import NotSupported, SourceError
 
 SOURCE: Final = DeclaredOptions(
@@ -43,9 +44,8 @@ SOURCE: Final = DeclaredOptions(
 _DATA, _POSITIONS, _EQUALITY = 0, 1, 2
 """What a file of a manifest holds."""
 _FORMATS: Final = {_DATA: ("PARQUET", "ORC"), _POSITIONS: ("PARQUET", "PUFFIN"), _EQUALITY: ("PARQUET",)}
-_REFERENCED, _OFFSET = 17, 18
-"""Places in an entry of version 3, for which the package has no names: the data file of a deletion vector, and where
-the vector begins in its file."""
+_REFERENCED: Final = 17
+"""The place in an entry of version 3, for which the package has no name, of the data file of a deletion vector."""
 _PATH_ID: Final = 2147483546
 """The field id of the path in a file of position deletes."""
 _MANIFESTS_KEPT: Final = 4096
@@ -83,6 +83,12 @@ class IcebergSource(LakeSource):
         wanted = [int(task["fields"][name]) for name in names]
         keys = deletes.columns(piece["was"], piece["now"])
         reading = FileReading(table, task["at"], [*wanted, *(k for k in keys if k not in wanted)])
+        for column in self.columns:
+            if column.name in names and not holds(arrow_type(column.type), reading.kind(task["fields"][column.name])):
+                raise SourceError(
+                    f'the column "{column.name}" of the {self.name} has become of another type since it was bound',
+                    hint=AGAIN,
+                )
         was, now = (
             None if piece[when] is None else deletes.kept(piece, piece[when], reading) for when in ("was", "now")
         )
@@ -244,13 +250,15 @@ class IcebergSnapshots(LakeTable):
         snapshot, io = self._table.snapshot_by_id(at), self._table.io
         entries = [e for manifest in snapshot.manifests(io) for e in self._entries.of(manifest, io)]
         specs = self._table.metadata.specs()
-        unpartitioned = frozenset(i for i, spec in specs.items() if spec.is_unpartitioned())
+        unpartitioned = frozenset(i for i, spec in specs.items() if is_unpartitioned(f.transform for f in spec.fields))
         applying = _Applying.of((e for e in entries if e.data_file.content != _DATA), unpartitioned)
         found = {}
         for entry in entries:
             file = entry.data_file
             check_file(file, self._table.metadata.schemas, self.name)
             if file.content == _DATA:
+                if file.file_path in found:
+                    raise SourceError(f"snapshot {at} of the {self.name} has the file {file.file_path} twice")
                 detail = {"format": _format(file), "spec": file.spec_id, "partition": self._partition(file)}
                 age, deletes = entry.sequence_number or 0, applying.to(entry)
                 found[file.file_path] = LakeFile(
@@ -263,8 +271,11 @@ class IcebergSnapshots(LakeTable):
         to_json = needed_module("pyiceberg.conversions", "iceberg").to_json
         metadata = self._table.metadata
         kinds = metadata.specs()[file.spec_id].partition_type(metadata.schema()).fields
-        values = zip(kinds, file.partition._data)
-        return [None if value is None else to_json(field.field_type, value) for field, value in values]
+        dropped = needed_module("pyiceberg.types", "iceberg").UnknownType
+        return [
+            None if value is None or isinstance(field.field_type, dropped) else to_json(field.field_type, value)
+            for field, value in zip(kinds, file.partition._data)
+        ]
 
     def fields(self, at: int | None) -> Sequence[LakeField]:
         """See `LakeTable`."""
@@ -278,6 +289,12 @@ class IcebergSnapshots(LakeTable):
         if version > _NEWEST_FORMAT:
             raise NotSupported(f"version {version} of Iceberg's format, which the {self.name} has")
         return found
+
+
+def is_unpartitioned(transforms: Iterable[object]) -> bool:
+    """Whether all rows are in one partition: in version 1, fields that were removed stay as void ones."""
+    void = needed_module("pyiceberg.transforms", "iceberg").VoidTransform
+    return all(isinstance(transform, void) for transform in transforms)
 
 
 def schema_at(table: Any, at: int | None) -> Any:
@@ -316,6 +333,10 @@ class FileReading:
         self._schema = schema(*(self.field(olds, i) for i in unique))
         self.places = {i: place for place, i in enumerate(unique)}
 
+    def kind(self, field_id: int) -> pa.DataType:
+        """The type of a column."""
+        return self._schema.as_arrow().field(self.places[int(field_id)]).type
+
     @staticmethod
     def field(schemas: Iterable[Any], field_id: int) -> Any:
         """A column that a table has or had, by its field id."""
@@ -328,6 +349,8 @@ class FileReading:
 
     def batches(self, file: Mapping[str, Any]) -> Iterator[pa.RecordBatch]:
         """The rows of a file, all of them, in order."""
+        if file["format"] == "PARQUET":
+            self._check_times(file["path"])
         manifest = needed_module("pyiceberg.manifest", "iceberg")
         reading = needed_module("pyiceberg.io.pyarrow", "iceberg")
         tables = needed_module("pyiceberg.table", "iceberg")
@@ -340,6 +363,24 @@ class FileReading:
         scan = reading.ArrowScan(self._table.metadata, self._table.io, self._schema, true)
         # What is public would hold the whole file in memory.
         yield from scan._record_batches_from_scan_tasks_and_deletes([tables.FileScanTask(found)], {})
+
+    def _check_times(self, path: str) -> None:
+        """Refuse INT96, which the package reads as nanoseconds: what they do not reach becomes another time.
+
+        Raises `NotSupported`.
+        """
+        if "timestamp" not in str(self._schema.as_arrow()):
+            return
+        with self._table.io.new_input(path).open() as raw, papq.ParquetFile(raw) as parquet:
+            for leaf in (parquet.schema.column(i) for i in range(len(parquet.schema))):
+                name = leaf.path.split(".")[0]
+                stored = parquet.schema_arrow.field(name).metadata or {}
+                known = stored.get(b"PARQUET:field_id")
+                if leaf.physical_type == "INT96" and (known is None or int(known) in self.places):
+                    raise NotSupported(
+                        f'timestamps of the type INT96 in the column "{name}" of the file {path}',
+                        hint="write the file anew, with timestamps of microseconds; or leave the column out",
+                    )
 
     def _record(self, file: Mapping[str, Any]) -> Any:
         from_json = needed_module("pyiceberg.conversions", "iceberg").from_json

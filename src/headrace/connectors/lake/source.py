@@ -55,6 +55,8 @@ rows; the first snapshot; what columns are called in files; how many rows have b
 AGAIN: Final = "drop the source (or the table here) and create it again: it begins with the content of then"
 WEIGHT: Final = "__w"
 _CONTENTS_KEPT: Final = 4
+_MOST_COMMITS: Final = 100
+"""So many are bound at once where each is looked at by itself."""
 
 
 @dataclass(frozen=True)
@@ -245,6 +247,8 @@ class LakeSource(Source):
         if table.newest == after[AT]:
             return Binding(after, 0, False)
         commits = table.commits(after[AT])
+        if commits is not None and not self._retracts:
+            commits = commits[:_MOST_COMMITS]
         if commits is None and not self._retracts:
             raise SourceError(
                 f"the {self.name} does not tell how it came from snapshot {after[AT]} to {table.newest}: which rows "
@@ -301,6 +305,8 @@ class LakeSource(Source):
             if to[TABLE] != table.identity:
                 raise self.made_again()
             pieces = self._pieces(table, from_, to)
+            if pieces:  # the newest schema may have changed since it was bound, without a snapshot
+                self._settled_fields(table, to[AT], to[FIELDS])
             common = {TABLE: to[TABLE], **self._task(to[FIELDS], to[AT])}
             return changes.tasks_of(pieces, parallelism, common, self.cuts)
 
