@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from headrace.common.columns import Column
@@ -59,3 +59,21 @@ class Follower:
     def follow(self, rows: int | None = None) -> None:
         while self.step(rows):
             pass
+
+
+def check_followed(lake: Lake, history: Iterable[Callable[[], None]], *, lazy_every: int) -> None:
+    """One reader follows each change, another one several at once; each pair of offsets can be read."""
+    eager, lazy = Follower(lake), Follower(lake)
+    contents = [(eager.at, Counter[Any]())]
+    for number, change in enumerate(history, 1):
+        change()
+        eager.follow(2)
+        assert eager.kept == lake.rows()
+        contents.append((eager.at, lake.rows()))
+        if number % lazy_every == 0:
+            lazy.follow()
+            assert lazy.kept == lake.rows()
+    source = eager.open()
+    for (low, before), (high, after) in itertools.combinations(contents, 2):
+        wanted = {row: after[row] - before[row] for row in {**before, **after} if after[row] != before[row]}
+        assert rows_of(source, low, high, 2) == wanted

@@ -23,7 +23,7 @@ from headrace.connectors.lake import deletes
 from headrace.connectors.lake.iceberg_source import check_file, is_unpartitioned
 from headrace.errors import HeadraceError, NotSupported
 from iceberg_writer import Writer
-from lake_follower import Follower, rows_of
+from lake_follower import Follower, check_followed, rows_of
 from lakes import SCHEMA, IcebergLake, Row, table_of
 
 _numbers = itertools.count()
@@ -163,20 +163,7 @@ def test_every_snapshot_is_followed(
     rest_catalog: str, writer: Writer, version: int, partitioned: bool, seed: int, tmp_path: Path
 ) -> None:
     lake = MergeOnRead(tmp_path, rest_catalog, writer, version, partitioned)
-    eager, lazy = Follower(lake), Follower(lake)
-    contents = [(eager.at, Counter[Row]())]
-    for number, change in enumerate(history(lake, seed)):
-        change()
-        eager.follow(2)
-        assert eager.kept == lake.rows()
-        contents.append((eager.at, lake.rows()))
-        if number % 4 == 3:
-            lazy.follow()
-            assert lazy.kept == lake.rows()
-    source = eager.open()
-    for (low, before), (high, after) in itertools.combinations(contents, 2):
-        wanted = {row: after[row] - before[row] for row in {**before, **after} if after[row] != before[row]}
-        assert rows_of(source, low, high, 2) == wanted
+    check_followed(lake, history(lake, seed), lazy_every=4)
 
 
 def test_compaction_is_not_read(rest_catalog: str, writer: Writer, tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from headrace.connectors.lake.delta_source import DeltaLog as DeltaTables
 from headrace.connectors.sources import open_source
 from headrace.errors import HeadraceError, NotSupported, SourceError
 from headrace.session.database import Database, connect
-from lake_follower import COLUMNS, Follower, rows_of
+from lake_follower import COLUMNS, Follower, check_followed, rows_of
 from lakes import SCHEMA, DeltaLake, IcebergLake, Lake, Row, table_of
 from object_server import S3Server
 from support import eventually
@@ -70,20 +70,7 @@ def history(lake: Lake, seed: int) -> list[Callable[[], None]]:
 def test_every_snapshot_is_followed(kind: str, partitioned: bool, seed: int, tmp_path: Path) -> None:
     """One reader follows each commit, one several at once, and one begins late; each pair of offsets can be read."""
     lake = CHANGED[kind](tmp_path, partitioned)
-    eager, lazy = Follower(lake), Follower(lake)
-    contents = [(eager.at, Counter[Row]())]
-    for number, change in enumerate(history(lake, seed)):
-        change()
-        eager.follow(2)
-        assert eager.kept == lake.rows()
-        contents.append((eager.at, lake.rows()))
-        if number % 5 == 4:
-            lazy.follow()
-            assert lazy.kept == lake.rows()
-    source = eager.open()
-    for (low, before), (high, after) in itertools.combinations(contents, 2):
-        wanted = {row: after[row] - before[row] for row in {**before, **after} if after[row] != before[row]}
-        assert rows_of(source, low, high, 2) == wanted
+    check_followed(lake, history(lake, seed), lazy_every=5)
     late = Follower(lake)
     late.follow(3)
     assert late.kept == lake.rows()

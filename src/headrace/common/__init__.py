@@ -9,6 +9,7 @@ hosts.py        this host's addresses, as other hosts reach it
 identifiers.py  names quoted as PostgreSQL quotes them
 java.py         whether there is a Java that Spark can run on
 jsonb/          documents of type `jsonb`
+last_used.py    a cache of bounded size
 ownership.py    the lock that says a process serves the database in a directory
 regular.py      PostgreSQL's regular expressions as Java's
 scram.py        SCRAM-SHA-256, both sides. No I/O

@@ -125,6 +125,11 @@ def of_job(options: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in options.items() if name in _BY_NAME}
 
 
+def of_view(options: Mapping[str, str]) -> dict[str, str]:
+    """Those among the options of a table with a connector that are its view's; the others are its source's."""
+    return {name: value for name, value in options.items() if name in (GROUP, PARALLELISM)}
+
+
 def table() -> str:
     """The options as a table in Markdown."""
     return DeclaredOptions(OPTIONS).table()

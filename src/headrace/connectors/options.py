@@ -25,6 +25,11 @@ _CONFIDENTIAL = (
 """How the names of options end, besides passwords, whose values nobody is to read."""
 
 
+def without_included(options: Mapping[str, str]) -> dict[str, str]:
+    """Options but for those by which INCLUDE asks for columns."""
+    return {name: value for name, value in options.items() if not name.startswith("include.")}
+
+
 def parse_duration_ms(text: str) -> float | None:
     """Milliseconds of a duration such as `60s`, `1.5h`, `200ms`; None if it is not one."""
     match = _DURATION.fullmatch(text)

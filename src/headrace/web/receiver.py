@@ -1,7 +1,7 @@
 """What a request comes to: which table it is for, whether it may, its rows, and what it is answered. No network.
 
 `/webhook/<database>/<schema>/<table>` is looked up in the catalog for each request, so a table's URL goes with its
-name: it begins and ends with the table, and moves with RENAME. A request acts as the table's owner, who may always
+name: it begins and ends with the table. A request acts as the table's owner, who may always
 insert; whoever can sign one may do just this.
 """
 
@@ -46,8 +46,8 @@ RETRY_S: Final = 1
 """After so many seconds a client is to come again that was told to."""
 SINGLE_ROWS: Final = 1_000
 """Rows of a request that are written one by one; more of them cost less as a whole."""
-_JSON: Final = ("application/json", "application/x-ndjson", "application/ndjson", "application/jsonl")
 _LINES: Final = ("application/x-ndjson", "application/ndjson", "application/jsonl")
+_JSON: Final = ("application/json", *_LINES)
 
 
 class WebhookHost(Protocol):

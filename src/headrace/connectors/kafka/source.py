@@ -38,7 +38,7 @@ from headrace.connectors.kafka.options import (
 from headrace.connectors.kafka.reading import TopicReading, read_range
 from headrace.connectors.kafka.records import RecordShape, included
 from headrace.connectors.kafka.registry import NoSchema, Registry, check_encode
-from headrace.connectors.options import COMMON_OPTIONS, OptionReader
+from headrace.connectors.options import COMMON_OPTIONS, OptionReader, without_included
 from headrace.errors import InvalidParameter, SourceError
 
 TOPIC = "topic"
@@ -76,8 +76,7 @@ class KafkaSource(Source):
 
     def __init__(self, options: Mapping[str, str], columns: Sequence[Column]):
         super().__init__(options, columns)
-        plain = {name: value for name, value in options.items() if not name.startswith("include.")}
-        values = SOURCE.read(plain, COMMON_OPTIONS)
+        values = SOURCE.read(without_included(options), COMMON_OPTIONS)
         self._reader = OptionReader(options)
         self._on_error, self._max_rows = common_options(self._reader)
         self._topic: str = values["topic"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
@@ -12,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as papq
 
+from headrace.common.last_used import LastUsed
 from headrace.connectors.declared import needed_module
 from headrace.connectors.lake.changes import Deletes
 from headrace.connectors.lake.rows import Kept
@@ -36,7 +36,7 @@ class DeleteFiles:
 
     def __init__(self, table: Any):
         self._table = table
-        self._tables: OrderedDict[str, pa.Table] = OrderedDict()
+        self._tables = LastUsed[str, pa.Table](_TABLES_KEPT)
         """Files of positions, which may be about many data files."""
 
     def columns(self, *deletes: Deletes | None) -> list[int]:
@@ -74,12 +74,12 @@ class DeleteFiles:
             return _int64(own.to_vector())
         if delete[2] != "PARQUET":
             raise NotSupported(f"position deletes in a file of the format {delete[2]}: {delete[1]}")
-        if delete[1] not in self._tables:
+
+        def read() -> pa.Table:
             with source.open() as raw, papq.ParquetFile(raw, read_dictionary=["file_path"]) as file:
-                self._tables[delete[1]] = file.read(columns=["file_path", "pos"])
-            while len(self._tables) > _TABLES_KEPT:
-                self._tables.popitem(last=False)
-        table = self._tables[delete[1]]
+                return file.read(columns=["file_path", "pos"])
+
+        table = self._tables.of(delete[1], read)
         return _int64(table.filter(pc.equal(table.column("file_path"), path)).column("pos"))
 
     def _equal(self, path: str, kind: str, ids: Sequence[int], reading: Any) -> Gone:

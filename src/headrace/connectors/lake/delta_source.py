@@ -11,7 +11,6 @@ import base64
 import json
 import re
 import zlib
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import unquote
@@ -23,6 +22,7 @@ import pyarrow.fs
 import pyarrow.parquet as papq
 
 from headrace.common.columns import Column
+from headrace.common.last_used import LastUsed
 from headrace.connectors.base import ReadTask
 from headrace.connectors.declared import DeclaredOptions, Option, needed_module
 from headrace.connectors.lake.changes import Commit, Content, Deletes, LakeFile
@@ -101,11 +101,11 @@ class DeltaLog(LakeTable):
 
     def __init__(self, name: str, location: str, store: Mapping[str, str]):
         self.name, self._location, self._store = name, location, dict(store)
-        self._versions: OrderedDict[int, Any] = OrderedDict()
+        self._versions = LastUsed[int, Any](_VERSIONS_KEPT)
         newest = self._open(None)
         self.newest = int(newest.version())
         self.identity = str(newest.metadata().id)
-        self._versions[self.newest] = newest
+        self._versions.of(self.newest, lambda: newest)
         self._files = file_system(location, store)
         self._stamp = _stamp(self._files, self.newest)
 
@@ -116,12 +116,7 @@ class DeltaLog(LakeTable):
     def _at(self, version: int | None) -> Any:
         assert self.newest is not None
         at = self.newest if version is None else version
-        if at not in self._versions:
-            self._versions[at] = self._open(at)
-            while len(self._versions) > _VERSIONS_KEPT:
-                self._versions.popitem(last=False)
-        self._versions.move_to_end(at)
-        found = self._versions[at]
+        found = self._versions.of(at, lambda: self._open(at))
         _check_features(found, self.name)
         return found
 

@@ -7,7 +7,7 @@ columns by their field ids: so columns may be renamed, and files be older than t
 
 from __future__ import annotations
 
-from collections import OrderedDict, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as papq
 
 from headrace.common.columns import Column, arrow_type
+from headrace.common.last_used import LastUsed
 from headrace.connectors.base import ReadTask
 from headrace.connectors.declared import DeclaredOptions, Option, needed_module
 from headrace.connectors.lake.changes import Commit, Content, LakeFile
@@ -117,17 +118,11 @@ class Entries:
     """What manifests say, each read once: a manifest never changes."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[str, list[Any]] = OrderedDict()
+        self._known = LastUsed[str, list[Any]](_MANIFESTS_KEPT)
 
     def of(self, manifest: Any, io: Any) -> list[Any]:
         """The live entries of a manifest."""
-        path = manifest.manifest_path
-        if path not in self._known:
-            self._known[path] = _read(manifest, io)
-            while len(self._known) > _MANIFESTS_KEPT:
-                self._known.popitem(last=False)
-        self._known.move_to_end(path)
-        return self._known[path]
+        return self._known.of(manifest.manifest_path, lambda: _read(manifest, io))
 
 
 def _read(manifest: Any, io: Any) -> list[Any]:

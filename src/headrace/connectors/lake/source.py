@@ -9,7 +9,6 @@ rows away fails the source; only then it may begin with what is added next.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from typing import Any, ClassVar, Final, Self
 import pyarrow as pa
 
 from headrace.common.columns import Column, arrow_type
+from headrace.common.last_used import LastUsed
 from headrace.connectors.base import (
     Admission,
     Binding,
@@ -140,7 +140,7 @@ class LakeSource(Source):
         self._refresh_ms: float = self.values["refresh.interval"]
         self._wanted = [c.name for c in self.columns]
         self._looked: tuple[int, LakeTable] | None = None
-        self._contents: OrderedDict[int, Content] = OrderedDict()
+        self._contents = LastUsed[int, Content](_CONTENTS_KEPT)
 
     @abstractmethod
     def _look(self) -> LakeTable:
@@ -216,14 +216,13 @@ class LakeSource(Source):
     def _content(self, table: LakeTable, at: int | None) -> Content:
         if at is None:
             return {}
-        if at not in self._contents:
+
+        def look() -> Content:
             if not table.has(at):
                 raise self._expired(at)
-            self._contents[at] = table.content(at)
-            while len(self._contents) > _CONTENTS_KEPT:
-                self._contents.popitem(last=False)
-        self._contents.move_to_end(at)
-        return self._contents[at]
+            return table.content(at)
+
+        return self._contents.of(at, look)
 
     def _begin(self, table: LakeTable, limit: int | None) -> Binding:
         at = table.newest

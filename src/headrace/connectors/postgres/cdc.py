@@ -11,7 +11,6 @@ the content that has been taken in: so it is made only after that, and up to the
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -32,11 +31,11 @@ from headrace.connectors.base import (
     Source,
     common_options,
 )
-from headrace.connectors.options import COMMON_OPTIONS, OptionReader
+from headrace.connectors.options import COMMON_OPTIONS, OptionReader, without_included
 from headrace.connectors.policy import ParsedRows, apply_policy, sample
 from headrace.connectors.postgres import slots
 from headrace.connectors.postgres.fetching import content, declare, fetched
-from headrace.connectors.postgres.options import CDC, cdc_server, connection
+from headrace.connectors.postgres.options import CDC, cdc_server, connection, with_slot
 from headrace.connectors.postgres.pgoutput import DELETE, UPSERT, Decoder, Messages, RowEvents
 from headrace.connectors.postgres.sharing import CAUGHT_UP, LSN, TABLE
 from headrace.connectors.postgres.tables import check_key
@@ -73,15 +72,11 @@ class PostgresCdcSource(Source):
     @classmethod
     def settled(cls, options: Mapping[str, str]) -> dict[str, str]:
         """With a slot and a publication of its own."""
-        found = dict(options)
-        found.setdefault("slot.name", f"headrace_{secrets.token_hex(6)}")
-        found.setdefault("publication.name", found["slot.name"])
-        return found
+        return with_slot(options)
 
     def __init__(self, options: Mapping[str, str], columns: Sequence[Column]):
         super().__init__(options, columns)
-        plain = {name: value for name, value in options.items() if not name.startswith("include.")}
-        values = CDC.read(plain, COMMON_OPTIONS)
+        values = CDC.read(without_included(options), COMMON_OPTIONS)
         self._server = cdc_server(values)
         self._schema_name, self._table = values["schema.name"], values["table.name"]
         self._slot, self._publication = values["slot.name"], values["publication.name"]
@@ -114,11 +109,10 @@ class PostgresCdcSource(Source):
         """See `Source`: the key has to be one there, and the slot not there yet."""
         with self._connection() as c:
             self._check_key(c)
-            if c.execute(slots.FOUND, [self._slot]).fetchone() is not None:
-                raise SourceError(
-                    f"there is a replication slot {self._slot} in PostgreSQL already",
-                    hint="each table needs a slot of its own, which it makes itself: leave slot.name out, or drop that",
-                )
+            slots.check_free(
+                c, self._slot,
+                "each table needs a slot of its own, which it makes itself: leave slot.name out, or drop that",
+            )  # fmt: skip
 
     def start_offsets(self) -> Offsets:
         """Before the table's content. Raises `SourceError` where there is no such table, or a column is missing."""

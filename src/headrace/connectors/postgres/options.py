@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -74,6 +75,14 @@ _CDC_NAMES = {
     "ssl_mode": "ssl.mode", "ssl_root_cert": "ssl.root.cert",
 }  # fmt: skip
 CONNECTION = Connects(DeclaredOptions(SERVER), {"postgres": {}, "postgres-cdc": _CDC_NAMES})
+
+
+def with_slot(options: Mapping[str, str]) -> dict[str, str]:
+    """Options with a slot and a publication, made up where they are not named."""
+    found = dict(options)
+    found.setdefault("slot.name", f"headrace_{secrets.token_hex(6)}")
+    found.setdefault("publication.name", found["slot.name"])
+    return found
 
 
 def cdc_server(values: Mapping[str, Any]) -> dict[str, Any]:

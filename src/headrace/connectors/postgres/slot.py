@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -27,7 +26,7 @@ from headrace.connectors.base import (
 from headrace.connectors.options import COMMON_OPTIONS, OptionReader
 from headrace.connectors.postgres import slots
 from headrace.connectors.postgres.fetching import declare, fetched
-from headrace.connectors.postgres.options import SHARED, cdc_server, connection
+from headrace.connectors.postgres.options import SHARED, cdc_server, connection, with_slot
 from headrace.connectors.postgres.sharing import CAUGHT_UP, LSN, QUIET_BYTES, TABLE, Joining, SharedTables, Transactions
 from headrace.connectors.postgres.stretch import HEAD, KEPT_BYTES, Collector, Recent, Stretch
 from headrace.connectors.postgres.tables import check_key, published
@@ -58,10 +57,7 @@ class PostgresSlot(Source):
     @classmethod
     def settled(cls, options: Mapping[str, str]) -> dict[str, str]:
         """With a slot and a publication."""
-        found = dict(options)
-        found.setdefault("slot.name", f"headrace_{secrets.token_hex(6)}")
-        found.setdefault("publication.name", found["slot.name"])
-        return found
+        return with_slot(options)
 
     def __init__(self, options: Mapping[str, str], columns: Sequence[Column]):
         super().__init__(options, columns)
@@ -96,13 +92,11 @@ class PostgresSlot(Source):
             (level,) = c.execute("SHOW wal_level").fetchone()
             if level != "logical":
                 raise SourceError(f"PostgreSQL's wal_level is {level}", hint="ALTER SYSTEM SET wal_level = 'logical'")
-            if c.execute(slots.FOUND, [self._slot]).fetchone() is not None:
-                raise SourceError(
-                    f"there is a replication slot {self._slot} in PostgreSQL already",
-                    hint="a source has a slot of its own, which it makes itself: give another slot.name, or drop that",
-                )
-            if c.info.server_version >= 140_000:  # a slot waits for transactions: it is not to come when nobody waits
-                c.execute("SET client_connection_check_interval = '5s'")
+            slots.check_free(
+                c, self._slot,
+                "a source has a slot of its own, which it makes itself: give another slot.name, or drop that",
+            )  # fmt: skip
+            slots.end_with_client(c)  # a slot waits for transactions: it is not to come when nobody waits any more
             made = publish(c, self._publication, self._slot)
             try:
                 c.execute(slots.NEW, [self._slot, self._slot])
@@ -201,7 +195,10 @@ class PostgresSlot(Source):
                 break
             held = max(2 * held, self._pending, room or 1)  # what is pending has filled it
         place = place_of(self._server, self._slot)
-        RECENT.forget(place) if found.messages is None else RECENT.keep(place, found)
+        if found.messages is None:
+            RECENT.forget(place)
+        else:
+            RECENT.keep(place, found)
         return found
 
     def _peek(self, c: Any, low: int, end: int, most: int | None) -> Stretch:

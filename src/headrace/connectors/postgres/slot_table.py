@@ -11,7 +11,7 @@ import numpy as np
 from headrace.common.columns import Column
 from headrace.common.identifiers import quoted_name
 from headrace.connectors.base import Admission, Binding, Offsets, ReadBatch, ReadTask
-from headrace.connectors.options import COMMON_OPTIONS
+from headrace.connectors.options import COMMON_OPTIONS, without_included
 from headrace.connectors.postgres.cdc import PostgresCdcSource
 from headrace.connectors.postgres.options import CDC, cdc_server, connection
 from headrace.connectors.postgres.pgoutput import Messages
@@ -30,7 +30,7 @@ class SlotTable(PostgresCdcSource):
     @classmethod
     def infer_columns(cls, options: Mapping[str, str]) -> list[Column]:
         """Those of the table in PostgreSQL; the ones of its key are not null."""
-        values = CDC.read({n: v for n, v in options.items() if not n.startswith("include.")}, COMMON_OPTIONS)
+        values = CDC.read(without_included(options), COMMON_OPTIONS)
         schema, table = values["schema.name"], values["table.name"]
         with connection(cdc_server(values), SourceError) as c:
             found = c.execute(_COLUMNS, [quoted_name(schema, table)]).fetchall()
@@ -151,6 +151,5 @@ _PRIMARY = """SELECT (SELECT array_agg(attname::text) FROM pg_index JOIN pg_attr
               AND attnum = ANY (indkey) WHERE indrelid = to_regclass(%s) AND indisprimary)"""
 _NAME = """SELECT quote_ident(nspname) || '.' || quote_ident(relname)
            FROM pg_class c JOIN pg_namespace n ON n.oid = relnamespace WHERE c.oid = %s"""
-
 _HAS_CHILDREN = """SELECT FROM pg_inherits JOIN pg_class c ON c.oid = inhparent
                    WHERE inhparent = to_regclass(%s) AND c.relkind <> 'p' LIMIT 1"""

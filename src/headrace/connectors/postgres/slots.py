@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from contextlib import suppress
+from typing import Any, Final, TypeAlias, TypeVar
 
 from headrace.connectors.declared import needed_module
 from headrace.errors import SourceError
 
 T = TypeVar("T")
+Connection: TypeAlias = Any
+"""One of psycopg's, which is loaded only where it is needed."""
 
 SLOT_WAIT_S: Final = 30.0
 """How long to wait for a slot that another one is peeking through."""
@@ -37,7 +40,19 @@ def in_turn(call: Callable[[], T]) -> T:
             time.sleep(0.05)
 
 
-def end_of_log(c: Any) -> int:
+def check_free(c: Connection, slot: str, hint: str) -> None:
+    """Raise `SourceError` where there is a slot of that name."""
+    if c.execute(FOUND, [slot]).fetchone() is not None:
+        raise SourceError(f"there is a replication slot {slot} in PostgreSQL already", hint=hint)
+
+
+def end_with_client(c: Connection) -> None:
+    """Let what a connection runs end soon after its client has, where the server can notice that: not all do."""
+    with suppress(needed_module("psycopg", "postgres").Error):
+        c.execute("SET client_connection_check_interval = '5s'")
+
+
+def end_of_log(c: Connection) -> int:
     """A place in the log beyond all that anybody sees now, and up to which it is on PostgreSQL's disk."""
     (end,) = c.execute("SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn").fetchone()
     until_s = time.monotonic() + FLUSH_WAIT_S
@@ -48,12 +63,12 @@ def end_of_log(c: Any) -> int:
     return int(end)
 
 
-def advance(c: Any, slot: str, to: int) -> None:
+def advance(c: Connection, slot: str, to: int) -> None:
     """Move a slot on, if it is not there yet: what lies before is let go of."""
     in_turn(lambda: c.execute(_ADVANCE, [slot, lsn_text(to)]))
 
 
-def drop(c: Any, slot: str) -> None:
+def drop(c: Connection, slot: str) -> None:
     """Drop a slot, if it is there."""
     in_turn(lambda: c.execute(_DROP, [slot]))
 

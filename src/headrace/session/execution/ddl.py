@@ -26,7 +26,7 @@ from headrace.common.zones import Zone
 from headrace.connectors import sinks
 from headrace.connectors.base import SHARED_BY
 from headrace.connectors.confidential import hiding
-from headrace.connectors.job_options import GROUP, PARALLELISM
+from headrace.connectors.job_options import GROUP, of_view
 from headrace.connectors.sinks import drops_retractions
 from headrace.connectors.sources import (
     added_columns,
@@ -243,7 +243,7 @@ def _create_fed_table(context: Context, statement: st.CreateTable) -> Result:
         raise NotSupported("WATERMARK FOR in a table with a connector", hint="CREATE SOURCE has it")
     given = connections.resolved(context, statement, statement.options)
     options, key = given.options, statement.primary_key
-    of_job = {name: value for name, value in options.items() if name in (GROUP, PARALLELISM)}
+    of_job = of_view(options)
     options = {name: value for name, value in options.items() if name not in of_job}
     keeps = retracts(options)
     if statement.append_only and keeps:
@@ -289,7 +289,7 @@ def _create_shared_table(context: Context, statement: st.CreateTable) -> Result:
     given = shared.resolved(origin, statement)
     columns, key = shared.columns_of(context, statement, given)
     content = SourceContent(part=statement.name.name, origin=origin.id)
-    _feed(context, statement, columns, key, given, content, shared.of_job(statement))
+    _feed(context, statement, columns, key, given, content, of_view(statement.options))
     return Result(statement.tag)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from headrace.catalog.records import ObjectRecord
 from headrace.connectors.base import SHARED_BY
-from headrace.connectors.job_options import GROUP, PARALLELISM
+from headrace.connectors.job_options import of_view
 from headrace.connectors.sources import infer_columns
 from headrace.errors import InvalidParameter, SyntaxFault
 from headrace.session.context import Context
@@ -15,14 +15,9 @@ from headrace.session.execution.connections import Resolved
 from headrace.sql import statements as st
 
 
-def of_job(statement: st.CreateTable) -> dict[str, str]:
-    """The options of a table that are its job's."""
-    return {name: value for name, value in statement.options.items() if name in (GROUP, PARALLELISM)}
-
-
 def resolved(origin: ObjectRecord, statement: st.CreateTable) -> Resolved:
     """The options of a table's source: those of the shared one, and what tells the table."""
-    more = {n: v for n, v in statement.options.items() if n not in of_job(statement)}
+    more = {n: v for n, v in statement.options.items() if n not in of_view(statement.options)}
     other = sorted({*more, *statement.secrets} - {"on_error"})
     if other or statement.connection is not None:
         raise InvalidParameter(
