@@ -85,8 +85,8 @@ test-all:
 	@$(BIN)/python -m pytest -q --hypothesis-profile exploring $(ARGS)
 
 lint: $(READY)
-	@$(BIN)/ruff check .
-	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check --no-cache .
+	@$(BIN)/ruff format --no-cache --check .
 	@$(BIN)/mypy
 
 bench:

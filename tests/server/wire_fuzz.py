@@ -193,7 +193,6 @@ def alone(seed: int) -> int:
 def sockets(seeds: Iterator[int], messages: int) -> int:
     """Cases for a served port, in plain text and by TLS; returns how many messages they were."""
     from certificates import Authority
-
     from headrace.server.tls import Certificates
 
     done = 0
