@@ -1,8 +1,9 @@
 """What goes in and out, beside the plain program that does the same by itself.
 
-`python benchmarks/connectors.py [kafka] [latency] [postgres] [lake] [--rows 500000]`, all by default:
+`python benchmarks/connectors.py [kafka] [latency] [postgres] [lake] [--rows 500000] [--peers]`, all by default:
 
-kafka     JSON records of a topic with two partitions into an aggregate, beside a consumer that parses them
+kafka     JSON records of a topic with two partitions into an aggregate, beside a consumer that parses them, Structured
+          Streaming and Flink (with `--peers`, in virtual environments of their own under `build/`)
 latency   from a record's production to its result in another topic, at 1,000 rows a second: source, view and sink
 postgres  the content of a table beside `COPY TO STDOUT`; then transactions by logical replication beside
           `pg_recvlogical`; and a sink's upserts beside `COPY FROM`
@@ -39,6 +40,7 @@ from headrace.common.columns import Column
 from headrace.connectors.sinks import SinkPosition, open_sink
 from kafka import Kafka, kafka_server
 from postgres import HOST, Postgres, binaries, postgres_server
+from registries import jars
 
 WAIT_S = 600
 RATE = 1_000
@@ -101,8 +103,37 @@ print(time.perf_counter() - started, time.process_time())
 """
 
 
-def kafka_rows(spark: SparkSession, rows: int) -> list[list[str]]:
-    """Rows a second, and by processor second, of both."""
+BUILD = Path(__file__).parent.parent / "build"
+PEERS = {
+    "stream": ("pyspark>=4.2,<4.3", "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0"),
+    "flink": ("apache-flink>=2.2,<2.3", "org.apache.flink:flink-sql-connector-kafka:5.0.0-2.2"),
+}
+"""The package of each, and its connector: the newest for which Maven Central has both."""
+
+
+def peer(name: str, servers: str, topics: list[str]) -> tuple[float, float]:
+    """Seconds and processor seconds in which another engine reads the last of these topics."""
+    package, connector = PEERS[name]
+    python = BUILD / f"kafka-{name}" / "bin" / "python"
+    if not python.exists():
+        print(f"installing {package} into {python.parent.parent} ...", flush=True)
+        subprocess.run([sys.executable, "-m", "venv", python.parent.parent], check=True)
+        subprocess.run([python, "-m", "pip", "install", "--quiet", package], check=True)
+    if name == "flink":
+        connector = ";".join(f"file://{jar}" for jar in jars(connector).glob("flink-sql-connector-kafka*.jar"))
+    with tempfile.TemporaryDirectory(prefix="headrace-peer-") as folder:
+        job = Path(folder) / "job.json"
+        job.write_text(json.dumps({"servers": servers, "topics": topics, "jars": connector, "checkpoints": folder}))
+        command = [python, Path(__file__).with_name("kafka_peers.py"), name, job]
+        said = subprocess.run(command, capture_output=True, text=True, check=False)
+    if said.returncode:
+        raise RuntimeError(f"{name}: {said.stderr[-4000:]}")
+    found = json.loads(said.stdout.splitlines()[-1])
+    return found["s"], found["cpu_s"]
+
+
+def kafka_rows(spark: SparkSession, rows: int, peers: bool) -> list[list[str]]:
+    """Rows a second, and by processor second, of all."""
     with kafka_server() as kafka, bench.database(spark, barrier_interval_ms=TICK_MS) as db:
         fill(kafka, "warm", 20_000)
         fill(kafka, "clicks", rows)
@@ -120,10 +151,15 @@ def kafka_rows(spark: SparkSession, rows: int) -> list[list[str]]:
                    f"FROM s_{topic} GROUP BY customer")  # fmt: skip
             until(lambda topic=topic, wanted=wanted: count_of(db, f"v_{topic}", "n") == wanted)  # type: ignore[misc]
             ours_s, ours_cpu_s = time.perf_counter() - started, sum(bench.cpu_s(spark)) - used
-    return [
+        others = {name: peer(name, kafka.servers, ["warm", "clicks"]) for name in PEERS if peers}
+    found = [
         _line("Kafka, JSON to an aggregate, rows/s", rows / ours_s, rows / plain_s),
         _line("the same by processor second", rows / ours_cpu_s, rows / plain_cpu_s),
     ]
+    for name, (s, cpu_s) in others.items():
+        found.append(_line(f"the same beside {name}, rows/s", rows / ours_s, rows / s))
+        found.append(_line(f"the same beside {name} by processor second", rows / ours_cpu_s, rows / cpu_s))
+    return found
 
 
 def latency(spark: SparkSession) -> list[list[str]]:
@@ -290,10 +326,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("cases", nargs="*", help="kafka, latency, postgres, lake")
     parser.add_argument("--rows", type=int, default=500_000)
+    parser.add_argument("--peers", action="store_true", help="Kafka beside Structured Streaming and Flink, too")
     options = parser.parse_args()
     spark = bench.session()
     cases: dict[str, Callable[[], list[list[str]]]] = {
-        "kafka": lambda: kafka_rows(spark, options.rows), "latency": lambda: latency(spark),
+        "kafka": lambda: kafka_rows(spark, options.rows, options.peers), "latency": lambda: latency(spark),
         "postgres": lambda: postgres_rows(spark, options.rows), "lake": lambda: lake_rows(options.rows),
     }  # fmt: skip
     lines = [line for name in options.cases or cases for line in cases[name]()]
