@@ -105,17 +105,22 @@ class ReadyForQuery:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A column of a row description; `format` is 0 for text, 1 for binary."""
+    """A column of a row description; `format` is 0 for text, 1 for binary.
+
+    `table_oid` and `column_number` say which column of a relation it is; both are 0 for one that is computed.
+    """
 
     name: str
     type_oid: int
     type_size: int = -1
     typmod: int = -1
     format: int = 0
+    table_oid: int = 0
+    column_number: int = 0
 
     def encode(self) -> bytes:
         """The field within its message."""
-        where = cstring(self.name) + int32(0) + int16(0)
+        where = cstring(self.name) + int32(self.table_oid) + int16(self.column_number)
         return where + int32(self.type_oid) + int16(self.type_size) + int32(self.typmod) + int16(self.format)
 
 
@@ -279,8 +284,8 @@ def _negotiate(body: MessageReader) -> NegotiateProtocolVersion:
 
 def _field(body: MessageReader) -> Field:
     name = body.cstring()
-    body.take(6)
-    return Field(name, body.int32(), body.int16(), body.int32(), body.int16())
+    table_oid, number = body.int32(), body.int16()
+    return Field(name, body.int32(), body.int16(), body.int32(), body.int16(), table_oid, number)
 
 
 def _row_description(body: MessageReader) -> RowDescription:

@@ -14,6 +14,7 @@ from headrace.server.binary import render_binary
 from headrace.session.result import ResultColumn
 from headrace.sql.types import pg_type, render_text, typmod
 
+_COMPUTED: Final = (0, 0)
 _SLICE_ROWS: Final = 4096
 _SLICE_BYTES: Final = 1 << 20
 _NULL: Final = b"\xff\xff\xff\xff"
@@ -26,7 +27,8 @@ def row_description(columns: Sequence[ResultColumn], formats: Sequence[int] = ()
     fields = []
     for column, form in zip(columns, spread(formats, len(columns)), strict=True):
         kind = pg_type(column.type)
-        fields.append(Field(column.name, kind.oid, kind.size, typmod(column.type), form))
+        origin = column.origin or _COMPUTED
+        fields.append(Field(column.name, kind.oid, kind.size, typmod(column.type), form, *origin))
     return RowDescription(tuple(fields))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import TypeAlias
 
@@ -23,13 +23,16 @@ from headrace.common.zones import UTC, Zone
 from headrace.errors import HeadraceError, InvalidParameter, NotSupported, UndefinedTable, WrongObjectType
 from headrace.session.context import Context
 from headrace.session.functions import routine_of
+from headrace.session.result import Origin, ResultColumn
 from headrace.session.rights import Rights
 from headrace.session.system.lookup import system_relation
 from headrace.session.system.relations import SystemRelation
 from headrace.session.system.state import SCHEMA as INTERNAL
 from headrace.session.system.state import StateRelation, internal_relation
+from headrace.sql.binder.origins import column_origins
+from headrace.sql.binder.reading import NotBound
 from headrace.sql.binder.spark import quoted
-from headrace.sql.binder.way import parameter_types
+from headrace.sql.binder.way import bound_query, parameter_types
 from headrace.sql.binder.world import Routine
 from headrace.sql.parser import parse_query
 from headrace.sql.query import Query
@@ -250,6 +253,26 @@ class BoundQuery:
             return False
         self.query.bound(str, self.schema(), self._routines(), self.zone)
         return True
+
+    def with_origins(self, columns: Sequence[ResultColumn]) -> list[ResultColumn]:
+        """The query's columns, with what says which of them are columns of relations."""
+        if not self._typed or self._emulates() or self.query.offset is None:
+            return list(columns)
+        try:
+            world = self.query.world(self._routines(), self.zone)
+            found = column_origins(bound_query(self.query.text, self.schema(), world)[0])
+        except (NotBound, HeadraceError):  # a parameter that has no type, or what the older translation understands
+            return list(columns)
+        return [
+            column if origin is None else replace(column, origin=self._origin(*origin))
+            for column, origin in zip(columns, found, strict=True)
+        ]
+
+    def _origin(self, name: TableName, column: str) -> Origin | None:
+        target = self.targets.get(name)
+        if not isinstance(target, ObjectRecord):
+            return None
+        return Origin(target.id, 1 + [c.name for c in target.columns].index(column))
 
     def _routines(self) -> tuple[Routine, ...]:
         return tuple(routine_of(record) for _, record in sorted(self.functions.items()))

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import pyarrow as pa
 
+from headrace.catalog.records import ObjectRecord
 from headrace.common.zones import Zone, zone_of_setting
 from headrace.errors import HeadraceError
 from headrace.session.named import ByName
 from headrace.sql.copying import CopyFormat
+
+
+class Origin(NamedTuple):
+    """The column of a relation that a result's column is, unchanged: by its oid, and by its number, from 1."""
+
+    relation: int
+    number: int
 
 
 @dataclass(frozen=True)
@@ -21,6 +29,27 @@ class ResultColumn:
 
     name: str
     type: str
+    origin: Origin | None = None
+    """None for what is computed."""
+
+
+def columns_of_record(record: ObjectRecord, items: Sequence[tuple[str, str]]) -> list[ResultColumn]:
+    """Columns of a relation as those of a result, from (column, name in the result)."""
+    at = {column.name: (number, column.type) for number, column in enumerate(record.columns, 1)}
+    return [ResultColumn(label, at[name][1], Origin(record.id, at[name][0])) for name, label in items]
+
+
+def with_origins(
+    columns: Sequence[ResultColumn], record: ObjectRecord, items: Sequence[tuple[str | None, str]]
+) -> list[ResultColumn]:
+    """Computed columns, of which `items` says which of a relation's they are, if it says so of all."""
+    if len(items) != len(columns):
+        return list(columns)
+    number = {column.name: i for i, column in enumerate(record.columns, 1)}
+    return [
+        column if name is None else replace(column, origin=Origin(record.id, number[name]))
+        for column, (name, _) in zip(columns, items)
+    ]
 
 
 @dataclass(frozen=True)

@@ -31,9 +31,16 @@ from headrace.session.execution.large_writes import delete_large, insert_large, 
 from headrace.session.execution.row_writes import RowChange, key_wanted, plan_rows, run_plan
 from headrace.session.execution.select import compute, describe
 from headrace.session.execution.simple import constant_value
-from headrace.session.execution.targets import check_not_null, ignores, plain_items, target_columns, target_table
+from headrace.session.execution.targets import (
+    check_not_null,
+    ignores,
+    plain_items,
+    returned_items,
+    target_columns,
+    target_table,
+)
 from headrace.session.names import BoundQuery, label, names_of, null_relation
-from headrace.session.result import Result, ResultColumn
+from headrace.session.result import Result, ResultColumn, columns_of_record, with_origins
 from headrace.session.system.functions import localize
 from headrace.session.transactions import Transaction
 from headrace.sql import statements as st
@@ -340,8 +347,7 @@ def returning(
         return Result(tag)
     plain = plain_items(wanted, record)
     if plain is not None:
-        types = {c.name: c.type for c in record.columns}
-        columns = [ResultColumn(label, types[column]) for column, label in plain]
+        columns = columns_of_record(record, plain)
         table = pa.Table.from_arrays([rows.column(c) for c, _ in plain], names=[label for _, label in plain])
         return Result(tag, columns, iter(table.to_batches()))
     engine = context.engine
@@ -351,18 +357,19 @@ def returning(
         frame = spark.createDataFrame(rows)
         with engine.views({record.id: frame}) as labels:
             found = spark.sql(wanted.to_spark(lambda _: labels[record.id], schema, context.zone))
-        return Result(tag, columns_of(found), iter(list(stream(found))))
+        columns = with_origins(columns_of(found), record, returned_items(wanted, record))
+        return Result(tag, columns, iter(list(stream(found))))
 
 
 def returning_columns(context: Context, wanted: Returning, record: ObjectRecord, name: TableName) -> list[ResultColumn]:
     """The columns of a RETURNING list."""
     plain = plain_items(wanted, record)
     if plain is not None:
-        types = {c.name: c.type for c in record.columns}
-        return [ResultColumn(label, types[column]) for column, label in plain]
+        return columns_of_record(record, plain)
     schema = {name: {c.name: c.type for c in record.columns}}
     with context.jobs.running(wanted.text):
-        return context.engine.analyze(wanted.to_spark(lambda _: null_relation(record.columns), schema, context.zone))
+        found = context.engine.analyze(wanted.to_spark(lambda _: null_relation(record.columns), schema, context.zone))
+    return with_origins(found, record, returned_items(wanted, record))
 
 
 def describe_returned(context: Context, statement: RowChange, types: Types) -> Columns:

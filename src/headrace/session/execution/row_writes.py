@@ -27,7 +27,7 @@ from headrace.session.defined import declared_zone
 from headrace.session.execution.simple import constant_value
 from headrace.session.execution.targets import check_row, ignores, letters_of, plain_items, target_columns, target_table
 from headrace.session.names import names_of
-from headrace.session.result import Ready, Result, ResultColumn
+from headrace.session.result import Ready, Result, ResultColumn, columns_of_record
 from headrace.sql import statements as st
 from headrace.sql.scalar import NotScalar, RowScope, Run, Values, values_of
 from headrace.sql.statements import TableName
@@ -71,8 +71,7 @@ class RowPlan:
         """The result's columns; None for no rows at all."""
         if self.returned is None:
             return None
-        types = {c.name: c.type for c in self.record.columns}
-        return [ResultColumn(label, types[name]) for name, label in self.returned]
+        return columns_of_record(self.record, self.returned)
 
     def result(self, rows: Sequence[Row]) -> Result:
         """What the client is told of the rows that were written."""

@@ -157,7 +157,7 @@ def _select_otherwise(context: Context, query: Query) -> Result:
     with ExitStack() as stack:
         snapshot = open_snapshot(context, bound, stack)
         frame = frame_of(context, bound, snapshot)
-        columns, batches = columns_of(frame), _computed(context, frame, query.text)
+        columns, batches = bound.with_origins(columns_of(frame)), _computed(context, frame, query.text)
         return _result(context, columns, batches, snapshot, stack)
 
 
@@ -221,7 +221,7 @@ def describe_query(context: Context, query: Query) -> list[ResultColumn]:
     if constant is not None:
         return constant[0]
     bound = BoundQuery(query, names_of(context))
-    return describe(context, bound)
+    return bound.with_origins(describe(context, bound))
 
 
 def frame_of(

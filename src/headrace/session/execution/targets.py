@@ -79,22 +79,34 @@ def check_row(record: ObjectRecord, row: Sequence[object]) -> None:
 
 
 def plain_items(wanted: Returning, record: ObjectRecord) -> list[tuple[str, str]] | None:
-    """(column, label) of a list that is nothing but columns."""
+    """(column, label) of a list that is nothing but columns; None for another one."""
+    found: list[tuple[str, str]] = []
+    for column, shown in returned_items(wanted, record):
+        if column is None:
+            return None
+        found.append((column, shown))
+    return found or None
+
+
+def returned_items(wanted: Returning, record: ObjectRecord) -> list[tuple[str | None, str]]:
+    """(column, label) of each item of a list, None for what is no column; empty for a list that is not understood."""
     text = wanted.text.strip()
     try:
         tree = parse_query(
             "SELECT " + (text[len("RETURNING") :] if text.upper().startswith("RETURNING") else text)
         ).tree
     except HeadraceError:
-        return None
+        return []
     names = [c.name for c in record.columns]
-    found: list[tuple[str, str]] = []
+    found: list[tuple[str | None, str]] = []
     for item in tree.expressions:
         inner = item.this if isinstance(item, exp.Alias) else item
         if isinstance(inner, exp.Star) and not any(inner.args.values()):
             found += [(n, n) for n in names]
         elif isinstance(inner, exp.Column) and inner.name in names and isinstance(inner.this, exp.Identifier):
             found.append((inner.name, item.alias_or_name))
+        elif isinstance(inner, exp.Column) and isinstance(inner.this, exp.Star):
+            return []
         else:
-            return None
+            found.append((None, item.alias_or_name))
     return found

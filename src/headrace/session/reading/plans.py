@@ -15,8 +15,9 @@ from headrace.common.columns import arrow_type
 from headrace.dataflow.operators.expressions import Column, Expression
 from headrace.session.reading.totals import COUNT_ROWS, total
 from headrace.session.reading.twins import NoTwin, Twins, Values, value_of
-from headrace.session.result import ResultColumn
+from headrace.session.result import Origin, ResultColumn
 from headrace.sql.binder import tree as bt
+from headrace.sql.binder.origins import column_origins
 from headrace.sql.binder.types import INTEGERS, TEXTS
 
 _SORTED: Final = (*INTEGERS, *TEXTS, "date", "timestamp", "timestamptz", "bool")
@@ -85,7 +86,14 @@ class ReadPlan:
     @cached_property
     def columns(self) -> list[ResultColumn]:
         """The result's columns."""
-        return [ResultColumn(n, k.spark) for n, k in zip(self.query.names, self.query.types, strict=True)]
+        found = [ResultColumn(n, k.spark) for n, k in zip(self.query.names, self.query.types, strict=True)]
+        if self.record is None:
+            return found
+        numbers = {c.name: i for i, c in enumerate(self.record.columns, 1)}
+        for i, origin in enumerate(column_origins(self.query)):
+            if origin is not None:
+                found[i] = replace(found[i], origin=Origin(self.record.id, numbers[origin[1]]))
+        return found
 
     @cached_property
     def counts(self) -> bool:

@@ -44,6 +44,7 @@ arrays.py       ARRAY and parts of arrays
 records.py      records as structs
 rows.py         functions that return sets
 json_paths.py   texts inside JSON documents
+origins.py      which columns of relations those of a query are
 
 Types:
 
