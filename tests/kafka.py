@@ -180,4 +180,4 @@ def kafka_server(settings: Mapping[str, str] | None = None) -> Iterator[Kafka]:
 def _cluster_id() -> str:
     import base64
 
-    return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+    return base64.urlsafe_b64encode(b"k" + uuid.uuid4().bytes[1:]).decode().rstrip("=")

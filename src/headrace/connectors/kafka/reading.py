@@ -113,7 +113,7 @@ def _taken(reading: TopicReading) -> Any:
         "fetch.wait.max.ms": 50, **reading.config,
         "group.id": "headrace", "enable.auto.commit": False, "enable.auto.offset.store": False,
         "auto.offset.reset": "error", "isolation.level": "read_committed", "enable.partition.eof": True,
-        "queued.max.messages.kbytes": 16_384,
+        "queued.max.messages.kbytes": 16_384, "fetch.queue.backoff.ms": 10,
     }  # fmt: skip
     return asked(reading.name, SourceError, lambda: kafka.Consumer(config))
 
