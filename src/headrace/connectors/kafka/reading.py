@@ -56,8 +56,9 @@ def _records(
     at, done = low, False
     while not done:
         found = asked(reading.name, SourceError, partial(_next, consumer, min(BATCH, high - at)))
-        good = [message for message in found if message.error() is None]
-        if len(good) < len(found):
+        good = found
+        if [*map(kafka.Message.error, found)].count(None) < len(found):
+            good = [message for message in found if message.error() is None]
             events = (message for message in found if message.error() is not None)
             done = any(_ended(kafka, reading, partition, event, event.error(), high) for event in events)
         if good:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.common.columns import Column, arrow_schema
@@ -57,6 +58,16 @@ def _header(key: str) -> Callable[[Any], Any]:
     return lambda m: next((value for k, value in reversed(m.headers() or []) if k == key), None)
 
 
+def _offsets(messages: Sequence[Any]) -> npt.NDArray[np.int64]:
+    """The offsets of records of one partition, which grow."""
+    if not messages:
+        return np.empty(0, np.int64)
+    first, last = messages[0].offset(), messages[-1].offset()
+    if last - first == len(messages) - 1:
+        return np.arange(first, last + 1)
+    return np.fromiter((m.offset() for m in messages), np.int64, len(messages))
+
+
 @dataclass(frozen=True)
 class RecordShape:
     """What rows are made of records."""
@@ -96,7 +107,7 @@ class RecordShape:
                 made[field.name] = pa.array(operations, field.type)
             elif field.name in beside:
                 made[field.name] = pa.array([beside[field.name](m) for m in messages], field.type)
-        positions = np.fromiter((m.offset() for m in messages), np.int64, len(messages))
+        positions = _offsets(messages)
         split = f"{self.topic}[{partition}]"
         errors = [
             (row, RowError(split, int(positions[row]), column, sample(value), message))
@@ -116,10 +127,11 @@ class RecordShape:
         if self.avro is not None:
             return self._from_avro(self.avro, messages, own)
         if self.format != "debezium":
-            values = [m.value() for m in messages]
+            values = [*map(type(messages[0]).value, messages)] if messages else []
             if self.format == "plain":
-                batch, faults = json_rows([value or b"{}" for value in values], own)
-                faults += [(i, None, "", _NO_VALUE) for i, value in enumerate(values) if value is None]
+                batch, faults = json_rows(values if all(values) else [value or b"{}" for value in values], own)
+                if None in values:
+                    faults += [(i, None, "", _NO_VALUE) for i, value in enumerate(values) if value is None]
                 return messages, batch, faults, [UPSERT] * len(messages)
             batch, faults = json_rows([upserted(m) for m in messages], own)
             return messages, batch, faults, [DELETE if value is None else UPSERT for value in values]
