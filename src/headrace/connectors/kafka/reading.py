@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from operator import methodcaller
 from typing import Any
 
 from headrace.connectors.declared import needed_module
@@ -21,6 +22,7 @@ GATHER_S = 0.02
 """How long more records are waited for where some have come."""
 SILENT_S = 60.0
 """How long no record may come before a task gives up: the epoch is tried again."""
+_ERROR = methodcaller("error")
 _lock = threading.Lock()
 _free: dict[tuple[int, str, str], list[Any]] = {}
 """Process, configuration -> its consumers that nobody uses."""
@@ -57,7 +59,7 @@ def _records(
     while not done:
         found = asked(reading.name, SourceError, partial(_next, consumer, min(BATCH, high - at)))
         good = found
-        if [*map(kafka.Message.error, found)].count(None) < len(found):
+        if not all(error is None for error in map(_ERROR, found)):
             good = [message for message in found if message.error() is None]
             events = (message for message in found if message.error() is not None)
             done = any(_ended(kafka, reading, partition, event, event.error(), high) for event in events)

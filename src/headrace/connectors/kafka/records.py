@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import methodcaller
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from headrace.errors import InvalidParameter, NotSupported
 
 _PREFIX, _HEADER = "include.", "include.header."
 OPERATION = "operation"
+_VALUE = methodcaller("value")
 _PARTS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "key": ("binary", lambda m: m.key()),
     "partition": ("string", lambda m: str(m.partition())),
@@ -127,7 +129,7 @@ class RecordShape:
         if self.avro is not None:
             return self._from_avro(self.avro, messages, own)
         if self.format != "debezium":
-            values = [*map(type(messages[0]).value, messages)] if messages else []
+            values = [*map(_VALUE, messages)]
             if self.format == "plain":
                 batch, faults = json_rows(values if all(values) else [value or b"{}" for value in values], own)
                 if None in values:
