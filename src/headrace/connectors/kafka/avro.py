@@ -15,11 +15,13 @@ from io import BytesIO
 from typing import Any, Final
 from uuid import UUID
 
+import numpy as np
 import pyarrow as pa
 
 from headrace.common.columns import Column, arrow_type
 from headrace.connectors import json_out
 from headrace.connectors.declared import needed_module
+from headrace.connectors.kafka.avro_columns import RecordColumns
 from headrace.connectors.kafka.registry import NoSchema, Registry
 from headrace.errors import NotSupported, SourceError
 
@@ -42,6 +44,8 @@ _WRITTEN: Final[Mapping[Any, Any]] = {
     pa.float32(): "float", pa.float64(): "double", pa.string(): "string", pa.binary(): "bytes",
     pa.date32(): {"type": "int", "logicalType": "date"},
 }  # fmt: skip
+_STREAM: Final = re.compile(r" from <[^>]*>")
+"""How the library calls what it reads from."""
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _NULL, _SECOND = b"\x00", b"\x02"
 """Which type of a union a value has; a length of one is written as the second."""
@@ -58,6 +62,38 @@ class AvroReader:
         self._registry = registry
         self._fastavro = needed_module("fastavro", "avro")
         self._schemas: dict[int, Any] = {}
+        self._written: dict[int, Any] = {}
+        self._columns: dict[tuple[int, pa.Schema], RecordColumns | None] = {}
+
+    def columns(self, values: Sequence[bytes], schema: pa.Schema) -> pa.RecordBatch | None:
+        """The columns of records that are plain (`avro_columns`), else None. Raises `SourceError` as `record` does."""
+        if not values or min(map(len, values)) < _FRAME.size:
+            return None
+        frames = [value[: _FRAME.size] for value in values]
+        parts = []
+        for frame in dict.fromkeys(frames):
+            of_it = values if frames.count(frame) == len(frames) else [v for f, v in zip(frames, values) if f == frame]
+            how = self._by_columns(frame, schema)
+            batch = None if how is None else how.batch(of_it)
+            if batch is None:
+                return None
+            parts.append((frame, batch))
+        if len(parts) == 1:
+            return parts[0][1]
+        places = np.concatenate([[i for i, f in enumerate(frames) if f == frame] for frame, _ in parts])
+        whole = pa.Table.from_batches([batch for _, batch in parts]).combine_chunks()
+        return whole.take(np.argsort(places)).combine_chunks().to_batches()[0]
+
+    def _by_columns(self, frame: bytes, schema: pa.Schema) -> RecordColumns | None:
+        magic, schema_id = _FRAME.unpack(frame)
+        key = schema_id, schema
+        if magic == 0 and key not in self._columns:
+            try:
+                self._schema(schema_id)  # as one by one: it is told what is wrong with it
+                self._columns[key] = RecordColumns.of(self._written[schema_id], schema)
+            except Unreadable:
+                return None
+        return self._columns.get(key) if magic == 0 else None
 
     def record(self, data: bytes) -> dict[str, Any]:
         """The fields of a record. Raises `Unreadable`, and `SourceError` where the registry does not answer."""
@@ -76,7 +112,8 @@ class AvroReader:
         try:
             found = self._fastavro.schemaless_reader(stream, schema, None)
         except Exception as error:  # whatever bytes that are none of the schema lead to
-            raise Unreadable(f"it is not of the schema that it names: {type(error).__name__}: {error}") from error
+            said = _STREAM.sub("", str(error))
+            raise Unreadable(f"it is not of the schema that it names: {type(error).__name__}: {said}") from error
         if stream.tell() != len(data):
             raise Unreadable(f"{len(data) - stream.tell()} bytes are left behind what its schema reads")
         return found
@@ -84,7 +121,8 @@ class AvroReader:
     def _schema(self, schema_id: int) -> Any:
         if schema_id not in self._schemas:
             try:
-                self._schemas[schema_id] = self._fastavro.parse_schema(self._registry.by_id(schema_id))
+                self._written[schema_id] = self._registry.by_id(schema_id)
+                self._schemas[schema_id] = self._fastavro.parse_schema(self._written[schema_id])
             except NoSchema as error:
                 raise Unreadable(f"the schema registry has no schema {schema_id}") from error
             except self._fastavro.schema.SchemaParseException as error:

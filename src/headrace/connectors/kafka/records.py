@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import methodcaller
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from headrace.common.columns import Column, arrow_schema
 from headrace.connectors.base import ReadBatch, RowError
-from headrace.connectors.json_in import json_rows, object_rows
+from headrace.connectors.json_in import FEW, json_rows, nullable_schema, object_rows
 from headrace.connectors.kafka.avro import AvroReader, Unreadable, as_json
 from headrace.connectors.kafka.changes import DELETE, UPSERT, Fault, Row, changed, debezium, upserted
 from headrace.connectors.kafka.registry import Registry
@@ -70,6 +70,19 @@ def _offsets(messages: Sequence[Any]) -> npt.NDArray[np.int64]:
     return np.fromiter((m.offset() for m in messages), np.int64, len(messages))
 
 
+Decoded: TypeAlias = tuple[Sequence[Any], pa.RecordBatch, list[Fault], list[str]]
+"""The records that are rows, their values, what is wrong with these, and what each does to its key."""
+
+
+def _joined(first: Decoded, second: Decoded) -> Decoded:
+    """Records one after the other."""
+    count = len(first[0])
+    table = pa.Table.from_batches([first[1], second[1]]).combine_chunks()
+    batch = table.to_batches()[0] if table.num_rows else first[1]
+    later = [(row + count, column, value, message) for row, column, value, message in second[2]]
+    return [*first[0], *second[0]], batch, first[2] + later, first[3] + second[3]
+
+
 @dataclass(frozen=True)
 class RecordShape:
     """What rows are made of records."""
@@ -118,9 +131,7 @@ class RecordShape:
         rows = pa.RecordBatch.from_arrays([made[c.name] for c in self.columns], schema=schema)
         return apply_policy(ParsedRows(rows, positions, [split], None, errors), self.columns, on_error)
 
-    def _decoded(
-        self, messages: Sequence[Any], own: Sequence[Column]
-    ) -> tuple[Sequence[Any], pa.RecordBatch, list[Fault], list[str]]:
+    def _decoded(self, messages: Sequence[Any], own: Sequence[Column]) -> Decoded:
         """The records that are rows, their values, what is wrong with these, and what each does to its key."""
         if self.encode == "bytes":
             array = pa.array([m.value() for m in messages], pa.binary())
@@ -144,10 +155,20 @@ class RecordShape:
         faults += [(i, None, value, wrong) for i, (_, _, (value, wrong)) in enumerate(changes) if wrong]
         return kept, batch, faults, [operation for _, operation, _ in changes]
 
-    def _from_avro(
-        self, reader: AvroReader, messages: Sequence[Any], own: Sequence[Column]
-    ) -> tuple[Sequence[Any], pa.RecordBatch, list[Fault], list[str]]:
-        """The same of records in Avro."""
+    def _from_avro(self, reader: AvroReader, messages: Sequence[Any], own: Sequence[Column]) -> Decoded:
+        """The same of records in Avro: of many at once where they are plain, else of halves, of few one by one."""
+        values = [*map(_VALUE, messages)] if self.format != "debezium" else []
+        if values and None not in values:
+            batch = reader.columns(values, nullable_schema(own))
+            if batch is not None:
+                return messages, batch, [], [UPSERT] * len(messages)
+        if len(messages) <= FEW:
+            return self._one_by_one(reader, messages, own)
+        middle = len(messages) // 2
+        first, second = (self._from_avro(reader, half, own) for half in (messages[:middle], messages[middle:]))
+        return _joined(first, second)
+
+    def _one_by_one(self, reader: AvroReader, messages: Sequence[Any], own: Sequence[Column]) -> Decoded:
         kept = [m for m in messages if m.value() is not None] if self.format == "debezium" else messages
         rows: list[Row] = []
         operations: list[str] = []
