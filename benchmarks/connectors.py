@@ -1,9 +1,10 @@
 """What goes in and out, beside the plain program that does the same by itself.
 
-`python benchmarks/connectors.py [kafka] [latency] [postgres] [lake] [--rows 500000] [--peers]`, all by default:
+`python benchmarks/connectors.py [kafka] [avro] [latency] [postgres] [lake] [--rows 500000] [--peers]`, all by default:
 
 kafka     JSON records of a topic with two partitions into an aggregate, beside a consumer that parses them, Structured
           Streaming and Flink (with `--peers`, in virtual environments of their own under `build/`)
+avro      the same with records in Avro, with a schema registry
 latency   from a record's production to its result in another topic, at 1,000 rows a second: source, view and sink
 postgres  the content of a table beside `COPY TO STDOUT`; then transactions by logical replication beside
           `pg_recvlogical`; and a sink's upserts beside `COPY FROM`
@@ -16,18 +17,22 @@ process for the plain one, this process with Spark and its workers for headrace.
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
+import struct
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import bench
+import fastavro
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -41,6 +46,7 @@ from headrace.connectors.sinks import SinkPosition, open_sink
 from kafka import Kafka, kafka_server
 from postgres import HOST, Postgres, binaries, postgres_server
 from registries import jars
+from schema_registry import schema_registry
 
 WAIT_S = 600
 RATE = 1_000
@@ -74,29 +80,62 @@ def count_of(db: headrace.Database, relation: str, column: str = "count(*)") -> 
 # ---- Kafka
 
 
-def fill(kafka: Kafka, topic: str, rows: int) -> None:
-    """Records of about 100 bytes."""
+SCHEMA = {"type": "record", "name": "Click", "fields": [
+    {"name": "id", "type": "long"}, {"name": "customer", "type": "string"}, {"name": "amount", "type": "double"},
+    {"name": "page", "type": "string"}, {"name": "ok", "type": "boolean"},
+]}  # fmt: skip
+Encode = Callable[[dict[str, object]], bytes]
+
+
+def as_json(record: dict[str, object]) -> bytes:
+    """About 100 bytes."""
+    return json.dumps(record).encode()
+
+
+def as_avro(schema_id: int) -> Encode:
+    """Records with the frame of Confluent's serializers."""
+    parsed, head = fastavro.parse_schema(SCHEMA), struct.pack(">bI", 0, schema_id)
+
+    def encode(record: dict[str, object]) -> bytes:
+        out = io.BytesIO()
+        fastavro.schemaless_writer(out, parsed, record)
+        return head + out.getvalue()
+
+    return encode
+
+
+def fill(kafka: Kafka, topic: str, rows: int, encode: Encode = as_json) -> int:
+    """Records in two partitions; their bytes."""
     kafka.topic(topic, 2)
-    producer = kafka.producer(**{"linger.ms": 20, "queue.buffering.max.messages": 1_000_000})
+    producer, size = kafka.producer(**{"linger.ms": 20, "queue.buffering.max.messages": 1_000_000}), 0
     for i in range(rows):
         record = {"id": i, "customer": f"customer-{i % 1000}", "amount": i / 7, "page": f"/shop/{i % 50}", "ok": True}
-        producer.produce(topic, json.dumps(record), partition=i % 2)
+        data = encode(record)
+        producer.produce(topic, data, partition=i % 2)
+        size += len(data)
         if i % 10_000 == 0:
             producer.poll(0)
     producer.flush(60)
+    return size
 
 
 PLAIN = """
-import json, sys, time
+import io, json, sys, time
 from collections import Counter
 from confluent_kafka import Consumer, TopicPartition
-servers, topic, rows = sys.argv[1], sys.argv[2], int(sys.argv[3])
+servers, topic, rows, schema = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
+if schema:
+    import fastavro
+    parsed = fastavro.parse_schema(json.loads(schema))
+    parse = lambda data: fastavro.schemaless_reader(io.BytesIO(data[5:]), parsed, None)
+else:
+    parse = json.loads
 consumer = Consumer({"bootstrap.servers": servers, "group.id": "plain", "enable.auto.commit": False})
 consumer.assign([TopicPartition(topic, p, 0) for p in range(2)])
 seen, totals, started = 0, Counter(), time.perf_counter()
 while seen < rows:
     for message in consumer.consume(10_000, 1.0):
-        record = json.loads(message.value())
+        record = parse(message.value())
         totals[record["customer"]] += record["amount"]
         seen += 1
 print(time.perf_counter() - started, time.process_time())
@@ -105,25 +144,34 @@ print(time.perf_counter() - started, time.process_time())
 
 BUILD = Path(__file__).parent.parent / "build"
 PEERS = {
-    "stream": ("pyspark>=4.2,<4.3", "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0"),
-    "flink": ("apache-flink>=2.2,<2.3", "org.apache.flink:flink-sql-connector-kafka:5.0.0-2.2"),
-}
-"""The package of each, and its connector: the newest for which Maven Central has both."""
+    "stream": (
+        "pyspark==4.1.1",
+        ("org.apache.spark:spark-sql-kafka-0-10_2.13:4.1.1", "org.apache.spark:spark-avro_2.13:4.1.1"),
+    ),
+    "flink": (
+        "apache-flink>=2.2,<2.3",
+        ("org.apache.flink:flink-sql-connector-kafka:5.0.0-2.2",
+         "org.apache.flink:flink-sql-avro-confluent-registry:2.1.0"),
+    ),
+}  # fmt: skip
+"""The package of each, and its connectors: the newest for which Maven Central has all."""
 
 
-def peer(name: str, servers: str, topics: list[str]) -> tuple[float, float]:
+def peer(name: str, servers: str, topics: list[str], registry: str) -> tuple[float, float]:
     """Seconds and processor seconds in which another engine reads the last of these topics."""
-    package, connector = PEERS[name]
+    package, connectors = PEERS[name]
     python = BUILD / f"kafka-{name}" / "bin" / "python"
     if not python.exists():
         print(f"installing {package} into {python.parent.parent} ...", flush=True)
         subprocess.run([sys.executable, "-m", "venv", python.parent.parent], check=True)
         subprocess.run([python, "-m", "pip", "install", "--quiet", package], check=True)
+    connector = ",".join(connectors)
     if name == "flink":
-        connector = ";".join(f"file://{jar}" for jar in jars(connector).glob("flink-sql-connector-kafka*.jar"))
+        connector = ";".join(f"file://{jar}" for c in connectors for jar in jars(c).glob("flink-sql-*.jar"))
     with tempfile.TemporaryDirectory(prefix="headrace-peer-") as folder:
         job = Path(folder) / "job.json"
-        job.write_text(json.dumps({"servers": servers, "topics": topics, "jars": connector, "checkpoints": folder}))
+        found = {"servers": servers, "topics": topics, "jars": connector, "checkpoints": folder, "registry": registry}
+        job.write_text(json.dumps({**found, "schema": json.dumps(SCHEMA)}))
         command = [python, Path(__file__).with_name("kafka_peers.py"), name, job]
         said = subprocess.run(command, capture_output=True, text=True, check=False)
     if said.returncode:
@@ -132,29 +180,38 @@ def peer(name: str, servers: str, topics: list[str]) -> tuple[float, float]:
     return found["s"], found["cpu_s"]
 
 
-def kafka_rows(spark: SparkSession, rows: int, peers: bool) -> list[list[str]]:
+def kafka_rows(spark: SparkSession, rows: int, peers: bool, avro: bool) -> list[list[str]]:
     """Rows a second, and by processor second, of all."""
-    with kafka_server() as kafka, bench.database(spark, barrier_interval_ms=TICK_MS) as db:
-        fill(kafka, "warm", 20_000)
-        fill(kafka, "clicks", rows)
-        command = [sys.executable, "-c", PLAIN, kafka.servers, "clicks", str(rows)]
+    with ExitStack() as stack:
+        kafka = stack.enter_context(kafka_server())
+        db = stack.enter_context(bench.database(spark, barrier_interval_ms=TICK_MS))
+        registry, encode, how = "", as_json, "JSON"
+        if avro:
+            known = stack.enter_context(schema_registry())
+            registry, encode = known.url, as_avro(known.add("clicks-value", SCHEMA))
+            how = f"AVRO (schema.registry = '{registry}')"
+        fill(kafka, "warm", 200_000, encode)
+        size = fill(kafka, "clicks", rows, encode)
+        command = [sys.executable, "-c", PLAIN, kafka.servers, "clicks", str(rows), json.dumps(SCHEMA) if avro else ""]
         plain_s, plain_cpu_s = map(float, subprocess.run(command, capture_output=True, check=True).stdout.split())
-        for topic, wanted in (("warm", 20_000), ("clicks", rows)):
+        for topic, wanted in (("warm", 200_000), ("clicks", rows)):
             options = f"connector = 'kafka', topic = '{topic}', properties.bootstrap.server = '{kafka.servers}'"
             used = sum(bench.cpu_s(spark))
             started = time.perf_counter()
             db.sql(
                 f"CREATE SOURCE s_{topic} (id bigint, customer text, amount double precision, page text, ok boolean) "
-                f"WITH ({options}) FORMAT PLAIN ENCODE JSON"
+                f"WITH ({options}) FORMAT PLAIN ENCODE {how}"
             )
             db.sql(f"CREATE MATERIALIZED VIEW v_{topic} AS SELECT customer, count(*) AS n, sum(amount) AS total "
                    f"FROM s_{topic} GROUP BY customer")  # fmt: skip
             until(lambda topic=topic, wanted=wanted: count_of(db, f"v_{topic}", "n") == wanted)  # type: ignore[misc]
             ours_s, ours_cpu_s = time.perf_counter() - started, sum(bench.cpu_s(spark)) - used
-        others = {name: peer(name, kafka.servers, ["warm", "clicks"]) for name in PEERS if peers}
+        others = {name: peer(name, kafka.servers, ["warm", "clicks"], registry) for name in PEERS if peers}
+    name = "Avro" if avro else "JSON"
     found = [
-        _line("Kafka, JSON to an aggregate, rows/s", rows / ours_s, rows / plain_s),
-        _line("the same by processor second", rows / ours_cpu_s, rows / plain_cpu_s),
+        _line(f"Kafka, {name} to an aggregate, rows/s", rows / ours_s, rows / plain_s),
+        _line("the same in MB/s", size / ours_s / 1e6, size / plain_s / 1e6),
+        _line("the same in rows by processor second", rows / ours_cpu_s, rows / plain_cpu_s),
     ]
     for name, (s, cpu_s) in others.items():
         found.append(_line(f"the same beside {name}, rows/s", rows / ours_s, rows / s))
@@ -324,13 +381,15 @@ def _line(name: str, ours: float, plain: float) -> list[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("cases", nargs="*", help="kafka, latency, postgres, lake")
+    parser.add_argument("cases", nargs="*", help="kafka, avro, latency, postgres, lake")
     parser.add_argument("--rows", type=int, default=500_000)
     parser.add_argument("--peers", action="store_true", help="Kafka beside Structured Streaming and Flink, too")
     options = parser.parse_args()
     spark = bench.session()
     cases: dict[str, Callable[[], list[list[str]]]] = {
-        "kafka": lambda: kafka_rows(spark, options.rows, options.peers), "latency": lambda: latency(spark),
+        "kafka": lambda: kafka_rows(spark, options.rows, options.peers, avro=False),
+        "avro": lambda: kafka_rows(spark, options.rows, options.peers, avro=True),
+        "latency": lambda: latency(spark),
         "postgres": lambda: postgres_rows(spark, options.rows), "lake": lambda: lake_rows(options.rows),
     }  # fmt: skip
     lines = [line for name in options.cases or cases for line in cases[name]()]

@@ -1,10 +1,11 @@
 """Structured Streaming's and Flink's side of `connectors.py`: run by it in a virtual environment of each one's own.
 
 `python kafka_peers.py stream|flink JOB.json`, where the file names `servers`, the `topics` to read one after the other
-(the first warms Java up), the `jars` of the connector (`stream`: coordinates, fetched by Spark) and a folder for
-`checkpoints`. Prints one JSON line for the last topic: seconds and processor seconds of the whole of its processes.
+(the first warms Java up), the `jars` of the connectors (`stream`: coordinates, fetched by Spark), a folder for
+`checkpoints`, and for records in Avro instead of JSON the `schema` and where its `registry` is. Prints one JSON line
+for the last topic: seconds and processor seconds of the whole of its processes.
 
-Both parse the same JSON records and keep `count(*)` and `sum(amount)` by customer, two tasks side by side, state in
+Both parse the same records and keep `count(*)` and `sum(amount)` by customer, two tasks side by side, state in
 RocksDB, and drop what comes out.
 """
 
@@ -41,6 +42,7 @@ def stream(job: dict[str, Any]) -> Callable[[str], float]:
     """What reads a topic with Structured Streaming."""
     from pyspark.sql import SparkSession
     from pyspark.sql import functions as F
+    from pyspark.sql.avro.functions import from_avro
 
     builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
     builder = builder.config("spark.jars.packages", job["jars"]).config("spark.driver.memory", "6g")
@@ -53,7 +55,11 @@ def stream(job: dict[str, Any]) -> Callable[[str], float]:
         options = {"kafka.bootstrap.servers": job["servers"], "subscribe": topic, "startingOffsets": "earliest"}
         started = time.perf_counter()
         records = spark.readStream.format("kafka").options(**options).load()
-        rows = records.select(F.from_json(F.col("value").cast("string"), SCHEMA).alias("r")).select("r.*")
+        if job["registry"]:
+            row = from_avro(F.expr("substring(value, 6)"), job["schema"])  # behind the frame
+        else:
+            row = F.from_json(F.col("value").cast("string"), SCHEMA)
+        rows = records.select(row.alias("r")).select("r.*")
         totals = rows.groupBy("customer").agg(F.count("*"), F.sum("amount"))
         writer = totals.writeStream.format("noop").outputMode("update").trigger(availableNow=True)
         writer.option("checkpointLocation", f"{job['checkpoints']}/{topic}").start().awaitTermination()
@@ -71,10 +77,14 @@ def flink(job: dict[str, Any]) -> Callable[[str], float]:
 
     def read(topic: str) -> float:
         options = {
-            "connector": "kafka", "topic": topic, "properties.bootstrap.servers": job["servers"], "format": "json",
+            "connector": "kafka", "topic": topic, "properties.bootstrap.servers": job["servers"],
             "scan.startup.mode": "earliest-offset", "scan.bounded.mode": "latest-offset",
             "properties.group.id": "flink",
         }  # fmt: skip
+        if job["registry"]:
+            options |= {"format": "avro-confluent", "avro-confluent.url": job["registry"]}
+        else:
+            options["format"] = "json"
         listed = ", ".join(f"'{key}' = '{value}'" for key, value in options.items())
         env.execute_sql(f"CREATE TEMPORARY TABLE {topic} ({SCHEMA}) WITH ({listed})")
         env.execute_sql(

@@ -33,7 +33,7 @@ class SchemaRegistry:
         return len(self.schemas)
 
     def answer(self, path: str) -> tuple[int, Any]:
-        match path.strip("/").split("/"):
+        match path.partition("?")[0].strip("/").split("/"):
             case _ if self.fails:
                 return self.fails, {"error_code": 50001}
             case ["schemas", "ids", number] if 0 < int(number) <= len(self.schemas):
