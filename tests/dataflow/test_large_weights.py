@@ -60,7 +60,7 @@ def scan(tmp_path: Path) -> SnapshotScan:
 def answer(sql: str, scan: SnapshotScan) -> list[Any]:
     """The first column of a query over the rows as `t (a)`."""
     query, types = bound_query(sql, {TableName(None, "t"): {"a": "bigint"}}, NOTHING)
-    record: Any = SimpleNamespace(content=TableContent(), primary_key=(), columns=(Column("a", "bigint"),))
+    record: Any = SimpleNamespace(content=TableContent(), primary_key=(), columns=(Column("a", "bigint"),), id=1)
     plan = read_plan(query, types, record)
     steps = plan.steps(())
     return [v for b in answered(plan, steps, scan.stored(0), steps.where) for v in b.column(0).to_pylist()]

@@ -32,7 +32,9 @@ SOURCES = st.builds(
     SourceInput,
     tasks=st.lists(st.dictionaries(st.text(max_size=4), SCALARS, max_size=3), max_size=2).map(tuple),
     options=st.dictionaries(st.text(max_size=5), st.text(max_size=5), max_size=3),
-    columns=st.lists(st.tuples(st.text(max_size=5), st.sampled_from(["int", "array<string>"])), max_size=3).map(tuple),
+    columns=st.lists(
+        st.tuples(st.text(max_size=5), st.sampled_from(["int", "array<string>"]), st.booleans()), max_size=3
+    ).map(tuple),
 )
 PARAMS = st.builds(
     EpochParams,

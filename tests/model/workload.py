@@ -101,7 +101,7 @@ class SourceFeed:
         """What an epoch reads."""
         source = open_source(self.options, self.columns)
         tasks = source.plan(self.at(after), self.at(upto), parallelism)
-        return SourceInput(tuple(tasks), self.options, tuple((c.name, c.type) for c in self.columns))
+        return SourceInput(tuple(tasks), self.options, tuple((c.name, c.type, c.nullable) for c in self.columns))
 
     def at(self, epoch: int) -> Offsets:
         """The newest offsets at an epoch."""

@@ -57,8 +57,8 @@ class SourceInput:
 
     tasks: tuple[dict[str, object], ...]
     options: dict[str, str]
-    columns: tuple[tuple[str, str], ...]
-    """(name, Spark type) of every column the source declares."""
+    columns: tuple[tuple[str, str, bool], ...]
+    """(name, Spark type, may it be NULL) of every column the source declares."""
     below_us: tuple[int | None, ...] = ()
     """By task: event time below which its rows are late, Unix microseconds; None where none is. Empty: nowhere."""
     secrets: dict[str, str] = field(default_factory=dict, repr=False)
@@ -234,7 +234,7 @@ def decode(text: str) -> EpochParams:
             for i, (refs, keys) in data["tables"].items()
         },
         sources={
-            int(i): SourceInput(tuple(tasks), options, tuple((c[0], c[1]) for c in columns), tuple(below_us))
+            int(i): SourceInput(tuple(tasks), options, tuple((c[0], c[1], c[2]) for c in columns), tuple(below_us))
             for i, (tasks, options, columns, below_us) in data["sources"].items()
         },
         state={n: StateInput(i, _refs(refs), watermark) for n, (i, refs, watermark) in data["state"].items()},

@@ -200,7 +200,7 @@ def params_of(
 def _source_input(core: Core, source_id: int, tasks: tuple[ReadPart, ...]) -> SourceInput:
     relation = core.graph.relation(source_id)
     secrets = core.vault.values(relation.record.secrets)
-    columns = tuple((c.name, c.type) for c in relation.columns)
+    columns = tuple((c.name, c.type, c.nullable) for c in relation.columns)
     read = tuple(part.task for part in tasks)
     return SourceInput(read, dict(relation.record.options), columns, tuple(part.below_us for part in tasks), secrets)
 

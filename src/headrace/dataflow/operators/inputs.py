@@ -97,7 +97,7 @@ class InputStage(Labelled, Unkeyed):
         return min(1 + max(by_memory, size // sizes.INPUT_BYTES), PIECES_AT_MOST)
 
     def _source(self, task: Task, source: SourceInput, i: int) -> Iterator[pa.RecordBatch]:
-        columns = [Column(name, kind) for name, kind in source.columns]
+        columns = [Column(name, kind, nullable) for name, kind, nullable in source.columns]
         wanted = self.names if self.late is None or self.late in self.names else (*self.names, self.late)
         secrets = (lambda: source.secrets) if source.secrets else None
         reader = open_source(source.options, columns, secrets).only(wanted)

@@ -200,9 +200,12 @@ def create_source(context: Context, statement: st.CreateSource) -> Result:
 
 def _define_source(
     context: Context, statement: st.CreateSource | st.CreateTable, name: TableName, declared: Sequence[st.ColumnDef],
-    given: connections.Resolved, content: SourceContent,
+    given: connections.Resolved, content: SourceContent, key: Sequence[str] = (),
 ) -> ObjectRecord:  # fmt: skip
-    """Create a source; what it has claimed where it reads is let go of again if that fails."""
+    """Create a source; what it has claimed where it reads is let go of again if that fails.
+
+    A record without a value of the `key` of the table that it feeds is one at fault.
+    """
     if any(c.generated is not None for c in declared):
         raise NotSupported("generated columns", hint="compute them in a view")
     options, named = given.options, given.secrets
@@ -213,6 +216,7 @@ def _define_source(
     values = context.coordinator.secrets(named)
     columns = _declared(declared) or tuple(infer_columns(options, values))
     columns = _unlike((*columns, *added_columns(options)))
+    columns = tuple(replace(c, nullable=False) if c.name in key else c for c in columns)
     fed.check_types(columns)
     if statement.watermark is not None and retracts(options):
         raise NotSupported(
@@ -300,7 +304,7 @@ def _feed(
     """Create the source of a table, and the view that keeps its rows."""
     declared = [c if c.name in key else replace(c, not_null=False) for c in columns] if key else columns
     hidden = TableName(statement.name.schema, f"{statement.name.name}$changes")
-    source = _define_source(context, statement, hidden, declared, given, content)
+    source = _define_source(context, statement, hidden, declared, given, content, key)
     try:
         fed.check_key(key, source.columns)
         text = fed.query_of(source, key)
