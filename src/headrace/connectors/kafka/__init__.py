@@ -4,6 +4,7 @@ Both ways:
 
 options.py    the options of the connector, and its clients' configuration
 avro.py       records in Avro, with Confluent's framing
+avro_columns.py  the same decoded by columns, where they are plain
 registry.py   a schema registry: schemas by id, and the newest of a subject
 
 Reading:

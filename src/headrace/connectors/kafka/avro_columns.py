@@ -85,7 +85,7 @@ class _Walk:
 
 
 @dataclass
-class Raw:
+class FieldValues:
     """A field of records before it is a column: numbers, or where its bytes are."""
 
     values: npt.NDArray[Any]
@@ -95,7 +95,7 @@ class Raw:
     valid: npt.NDArray[np.bool_] | None = None
     """None if none is NULL."""
 
-    def spread(self, valid: npt.NDArray[np.bool_]) -> Raw:
+    def spread(self, valid: npt.NDArray[np.bool_]) -> FieldValues:
         """The same with NULL for the records between them."""
         if self.valid is not None:
             raise _NotPlain
@@ -105,53 +105,53 @@ class Raw:
         if self.lengths is not None:
             lengths = np.zeros(len(valid), np.int64)
             lengths[valid] = self.lengths
-        return Raw(values, lengths, valid)
+        return FieldValues(values, lengths, valid)
 
 
-Reader: TypeAlias = Callable[[_Walk, Rows], Raw]
-Maker: TypeAlias = Callable[[Raw, pa.DataType, npt.NDArray[np.uint8]], pa.Array]
+Reader: TypeAlias = Callable[[_Walk, Rows], FieldValues]
+Maker: TypeAlias = Callable[[FieldValues, pa.DataType, npt.NDArray[np.uint8]], pa.Array]
 
 
-def _number(walk: _Walk, rows: Rows) -> Raw:
-    return Raw(walk.numbers(rows))
+def _number(walk: _Walk, rows: Rows) -> FieldValues:
+    return FieldValues(walk.numbers(rows))
 
 
-def _truth(walk: _Walk, rows: Rows) -> Raw:
+def _truth(walk: _Walk, rows: Rows) -> FieldValues:
     octets = walk.fixed(rows, 1)[:, 0]
     if len(octets) and int(octets.max()) > 1:
         raise _NotPlain
-    return Raw(octets.astype(np.bool_))
+    return FieldValues(octets.astype(np.bool_))
 
 
 def _floats(width: int) -> Reader:
-    def read(walk: _Walk, rows: Rows) -> Raw:
-        return Raw(np.ascontiguousarray(walk.fixed(rows, width)).view(f"<f{width}")[:, 0])
+    def read(walk: _Walk, rows: Rows) -> FieldValues:
+        return FieldValues(np.ascontiguousarray(walk.fixed(rows, width)).view(f"<f{width}")[:, 0])
 
     return read
 
 
-def _text(walk: _Walk, rows: Rows) -> Raw:
+def _text(walk: _Walk, rows: Rows) -> FieldValues:
     lengths = walk.numbers(rows)
-    return Raw(walk.pieces(rows, lengths), lengths)
+    return FieldValues(walk.pieces(rows, lengths), lengths)
 
 
 def _fixed(size: int) -> Reader:
-    def read(walk: _Walk, rows: Rows) -> Raw:
+    def read(walk: _Walk, rows: Rows) -> FieldValues:
         lengths = np.full(len(walk.at[rows]), size, np.int64)
-        return Raw(walk.pieces(rows, lengths), lengths)
+        return FieldValues(walk.pieces(rows, lengths), lengths)
 
     return read
 
 
-def _nothing(walk: _Walk, rows: Rows) -> Raw:
+def _nothing(walk: _Walk, rows: Rows) -> FieldValues:
     count = len(walk.at[rows])
-    return Raw(np.zeros(count, np.int64), None, np.zeros(count, np.bool_))
+    return FieldValues(np.zeros(count, np.int64), None, np.zeros(count, np.bool_))
 
 
 def _nullable(null_at: int, inner: Reader) -> Reader:
     """Of a union of NULL and one type: which of both a value has stands before it."""
 
-    def read(walk: _Walk, rows: Rows) -> Raw:
+    def read(walk: _Walk, rows: Rows) -> FieldValues:
         branch = walk.numbers(rows)
         if len(branch) and not 0 <= int(branch.min()) <= int(branch.max()) <= 1:
             raise _NotPlain
@@ -195,7 +195,7 @@ def _reader(kind: Any, wanted: bool) -> Reader:
 
 
 def _looked_at(inner: Reader, maker: Maker, kind: pa.DataType) -> Reader:
-    def read(walk: _Walk, rows: Rows) -> Raw:
+    def read(walk: _Walk, rows: Rows) -> FieldValues:
         found = inner(walk, rows)
         maker(found, kind, walk.octets)
         return found
@@ -206,10 +206,10 @@ def _looked_at(inner: Reader, maker: Maker, kind: pa.DataType) -> Reader:
 def _skipped(inner: Sequence[Reader]) -> Reader:
     """A record in a record, which no column takes from here."""
 
-    def read(walk: _Walk, rows: Rows) -> Raw:
+    def read(walk: _Walk, rows: Rows) -> FieldValues:
         for each in inner:
             each(walk, rows)
-        return Raw(np.zeros(len(walk.at[rows]), np.int64))
+        return FieldValues(np.zeros(len(walk.at[rows]), np.int64))
 
     return read
 
@@ -217,44 +217,44 @@ def _skipped(inner: Sequence[Reader]) -> Reader:
 # ---- columns
 
 
-def _checked(raw: Raw, bounds: tuple[int, int]) -> npt.NDArray[np.int64]:
+def _checked(raw: FieldValues, bounds: tuple[int, int]) -> npt.NDArray[np.int64]:
     values: npt.NDArray[np.int64] = raw.values
     if len(values) and not bounds[0] <= int(values.min()) <= int(values.max()) <= bounds[1]:
         raise _NotPlain
     return values
 
 
-def _array(raw: Raw, values: npt.NDArray[Any], kind: pa.DataType) -> pa.Array:
+def _array(raw: FieldValues, values: npt.NDArray[Any], kind: pa.DataType) -> pa.Array:
     # A NaN is a value, and no NULL.
     return pa.array(values, kind, mask=None if raw.valid is None else ~raw.valid, from_pandas=False)
 
 
-def _whole(raw: Raw, kind: pa.DataType, octets: npt.NDArray[np.uint8]) -> pa.Array:
+def _whole(raw: FieldValues, kind: pa.DataType, octets: npt.NDArray[np.uint8]) -> pa.Array:
     info = np.iinfo(kind.to_pandas_dtype())
     return _array(raw, _checked(raw, (int(info.min), int(info.max))), pa.int64()).cast(kind)
 
 
-def _as_it_is(raw: Raw, kind: pa.DataType, octets: npt.NDArray[np.uint8]) -> pa.Array:
+def _as_it_is(raw: FieldValues, kind: pa.DataType, octets: npt.NDArray[np.uint8]) -> pa.Array:
     return _array(raw, raw.values, kind)
 
 
-def _double(raw: Raw, kind: pa.DataType, octets: npt.NDArray[np.uint8]) -> pa.Array:
+def _double(raw: FieldValues, kind: pa.DataType, octets: npt.NDArray[np.uint8]) -> pa.Array:
     return _array(raw, raw.values.astype(np.float64), kind)
 
 
-def _day(raw: Raw, kind: pa.DataType, octets: npt.NDArray[np.uint8]) -> pa.Array:
+def _day(raw: FieldValues, kind: pa.DataType, octets: npt.NDArray[np.uint8]) -> pa.Array:
     return _array(raw, _checked(raw, _DAYS).astype(np.int32), pa.int32()).cast(kind)
 
 
 def _moment(scale: int) -> Maker:
-    def made(raw: Raw, kind: pa.DataType, octets: npt.NDArray[np.uint8]) -> pa.Array:
+    def made(raw: FieldValues, kind: pa.DataType, octets: npt.NDArray[np.uint8]) -> pa.Array:
         low, high = (-(-bound // scale) if bound < 0 else bound // scale for bound in _MOMENTS_US)
         return _array(raw, _checked(raw, (low, high)) * scale, pa.int64()).cast(kind)
 
     return made
 
 
-def _bytes(raw: Raw, kind: pa.DataType, octets: npt.NDArray[np.uint8]) -> pa.Array:
+def _bytes(raw: FieldValues, kind: pa.DataType, octets: npt.NDArray[np.uint8]) -> pa.Array:
     """Texts and bytes, which are copied to stand one behind the other."""
     assert raw.lengths is not None
     ends = np.cumsum(raw.lengths)
@@ -273,7 +273,7 @@ def _bytes(raw: Raw, kind: pa.DataType, octets: npt.NDArray[np.uint8]) -> pa.Arr
 
 
 def _symbols(symbols: Sequence[str]) -> Maker:
-    def made(raw: Raw, kind: pa.DataType, octets: npt.NDArray[np.uint8]) -> pa.Array:
+    def made(raw: FieldValues, kind: pa.DataType, octets: npt.NDArray[np.uint8]) -> pa.Array:
         return pc.take(pa.array(symbols, kind), _array(raw, _checked(raw, (0, len(symbols) - 1)), pa.int64()))
 
     return made
@@ -283,7 +283,7 @@ def _decimal(digits: int) -> Maker:
     """Whole numbers of so many digits, the most significant byte first, of which the scale is the column's."""
     bound = 10 ** min(digits, _WHOLE_DIGITS)
 
-    def made(raw: Raw, kind: pa.DataType, octets: npt.NDArray[np.uint8]) -> pa.Array:
+    def made(raw: FieldValues, kind: pa.DataType, octets: npt.NDArray[np.uint8]) -> pa.Array:
         assert raw.lengths is not None
         lengths = raw.lengths
         if len(lengths) and int(lengths.max()) > _WHOLE_BYTES:
@@ -291,7 +291,7 @@ def _decimal(digits: int) -> Maker:
         found = np.where((octets[raw.values] >= 0x80) & (lengths > 0), -1, 0)
         for step in range(int(lengths.max(initial=0))):
             found = np.where(step < lengths, (found << 8) | octets[raw.values + step], found)
-        _checked(Raw(found), (1 - bound, bound - 1))
+        _checked(FieldValues(found), (1 - bound, bound - 1))
         words = np.empty((len(found), 2), np.int64)
         words[:, 0], words[:, 1] = found, found >> 63
         return pa.Array.from_buffers(kind, len(found), [_validity(raw), pa.py_buffer(words)])
@@ -299,7 +299,7 @@ def _decimal(digits: int) -> Maker:
     return made
 
 
-def _validity(raw: Raw) -> pa.Buffer | None:
+def _validity(raw: FieldValues) -> pa.Buffer | None:
     return None if raw.valid is None else pa.py_buffer(np.packbits(raw.valid, bitorder="little"))
 
 
