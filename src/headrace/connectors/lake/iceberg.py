@@ -6,7 +6,6 @@ the same epoch one commits, and the other one finds the epoch in the properties 
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
@@ -152,33 +151,57 @@ class IcebergSink(LakeSink):
         table.metadata.properties["commit.retry.num-retries"] = "0"
         summary = {"headrace.delivery": position.delivery, "headrace.epoch": str(position.epoch)}
         rows = fitted(found.rows, self._schema(table), self._name)
-        with table.transaction() as transaction, warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of keys that the table does not have
-            if found.keys is not None:
-                rows = self._delete(table, transaction, found.keys, rows, summary)
-            if rows.num_rows:
+        with table.transaction() as transaction:
+            if found.keys is None:
                 transaction.append(rows, snapshot_properties=summary)
+            else:
+                self._replace(table, transaction, found.keys, rows, summary)
             if transaction.table_metadata.current_snapshot_id != table.metadata.current_snapshot_id:
                 transaction.set_properties({_noted(position): str(position.epoch)})
 
-    def _delete(
+    def _replace(
         self, table: Any, transaction: Any, keys: pa.Table, rows: pa.Table, summary: Mapping[str, str]
-    ) -> pa.Table:  # fmt: skip
-        """Delete the rows with these keys; returns the rows to add.
+    ) -> None:
+        """Put rows in the place of those with these keys, in one snapshot.
 
-        Several columns are looked for one by one, which finds rows with other keys, too: these are added again.
+        The package's own `delete` and `append` make one each, and who follows the table, or reads it as of then, would
+        see what never was.
+        """
+        files = needed_module("pyiceberg.io.pyarrow", "iceberg")
+        metadata = transaction.table_metadata
+        gone, added = [], []
+        for file, left in self._touched(table, keys):
+            gone.append(file)
+            if left.num_rows:
+                added += files._dataframe_to_data_files(metadata, left, table.io)
+        if rows.num_rows:
+            added += files._dataframe_to_data_files(metadata, rows, table.io)
+        if gone or added:
+            with transaction.update_snapshot(snapshot_properties=dict(summary)).overwrite() as snapshot:
+                for file in gone:
+                    snapshot.delete_data_file(file)
+                for file in added:
+                    snapshot.append_data_file(file)
+
+    def _touched(self, table: Any, keys: pa.Table) -> Iterator[tuple[Any, pa.Table]]:
+        """The files of data that have rows with these keys, each with its other rows.
+
+        Statistics of files are asked for each column by itself: what they find is looked at row by row.
         """
         expressions = needed_module("pyiceberg.expressions", "iceberg")
+        files = needed_module("pyiceberg.io.pyarrow", "iceberg")
         wanted = reduce(
             expressions.And,
             [expressions.In(name, pc.unique(keys.column(name)).drop_null().to_pylist()) for name in self._key],
         )
-        if len(self._key) > 1:
-            met = table.scan(row_filter=wanted).to_arrow()
-            kept = netting.without(met, fitted(keys, self._schema(table), self._name))
-            rows = pa.concat_tables([kept, rows], promote_options="default") if kept.num_rows else rows
-        transaction.delete(wanted, snapshot_properties=dict(summary))
-        return rows
+        schema = self._schema(table)
+        keys = fitted(keys, schema, self._name)
+        scan = files.ArrowScan(table.metadata, table.io, table.schema(), expressions.AlwaysTrue())
+        for task in table.scan(row_filter=wanted).plan_files():
+            there = fitted(scan.to_table([task]), schema, self._name)
+            left = netting.without(there, keys)
+            if left.num_rows < there.num_rows:
+                yield task.file, left
 
 
 def _noted(position: SinkPosition) -> str:
