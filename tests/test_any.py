@@ -69,7 +69,7 @@ BOUNDS = {
     "connectors/webhook/body.py": 4,
     "coordinator/decide/commit.py": 2,
     "coordinator/observe/progress.py": 1,
-    "coordinator/run/core.py": 2,
+    "coordinator/run/live_state.py": 1,
     "coordinator/writes/layout.py": 2,
     "coordinator/writes/stored.py": 1,
     "dataflow/build.py": 1,

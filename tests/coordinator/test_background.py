@@ -88,7 +88,7 @@ def test_a_full_disk_does_not_keep_maintenance_from_freeing_it(open_db: Callable
         compaction_interval_ms=10, vacuum_interval_ms=3_600_000, vacuum_grace_ms=0, compaction_trigger_runs=2,
         retention_ms=0,
     )  # fmt: skip
-    stray = Path(db.core.root) / "1" / "left-over.run"
+    stray = Path(db.core.storage.root) / "1" / "left-over.run"
     stray.parent.mkdir(parents=True, exist_ok=True)
     stray.write_bytes(b"nobody refers to it")
     t = db.table()
@@ -113,7 +113,7 @@ def test_a_table_that_cannot_be_merged_keeps_no_other_from_it(
     for n in range(4):
         db.insert(bad, n)
         db.insert(good, n)
-    compact, rows_of_bad = Compactor.compact, db.core.graph.relations[bad].state_table
+    compact, rows_of_bad = Compactor.compact, db.core.live.graph.relations[bad].state_table
 
     def fails(compactor: Compactor, table_id: int) -> int:
         if table_id == rows_of_bad:
@@ -124,7 +124,7 @@ def test_a_table_that_cannot_be_merged_keeps_no_other_from_it(
     with pytest.raises(type(error)):
         db.c.compact()
     state = db.catalog.state
-    assert state.run_count(rows_of_bad) == 4 and state.run_count(db.core.graph.relations[good].state_table) < 4
+    assert state.run_count(rows_of_bad) == 4 and state.run_count(db.core.live.graph.relations[good].state_table) < 4
 
 
 def test_a_table_whose_merge_failed_is_left_alone_for_a_while(
@@ -223,13 +223,13 @@ def test_a_lane_whose_loop_fails_says_so_and_goes_on(db: Database, monkeypatch: 
 
     monkeypatch.setattr(Driver, "_may_open", fails)
     db.insert(t, 2)
-    db.until(lambda: db.core.graph.jobs[v].error is not None)
+    db.until(lambda: db.core.live.graph.jobs[v].error is not None)
     shown = db.status(v)
     assert shown.status == "failing" and "no one is perfect" in shown.error.message
-    db.until(lambda: db.core.graph.job_frontier(db.core.graph.jobs[other]) >= db.c.current_epoch())
+    db.until(lambda: db.core.live.graph.job_frontier(db.core.live.graph.jobs[other]) >= db.c.current_epoch())
     eventually(lambda: db.events("background_failed"))
     broken.clear()
-    db.until(lambda: db.core.graph.jobs[v].error is None)
+    db.until(lambda: db.core.live.graph.jobs[v].error is None)
     db.c.flush(WAIT_S)
     assert db.read(v) == db.read(other) == [[1, 2]] and db.status(v).status == "running"
     eventually(lambda: [e for e in db.events("background_recovered") if e.startswith("the lane of")])
@@ -343,7 +343,7 @@ def test_a_silent_source_is_waited_for_once(tmp_path: Path, monkeypatch: pytest.
         answer.set()
         eventually(poll.done.is_set)
         db.c.tick()
-        assert db.events("source_recovered") and db.core.graph.relations[silent].error is None
+        assert db.events("source_recovered") and db.core.live.graph.relations[silent].error is None
         # It was slow: the next question is not waited for either, until it answers in time.
         reader = db.c._ticker._readers[silent]
         assert reader.slow
@@ -384,12 +384,12 @@ def test_an_epoch_that_could_not_even_be_given_up_holds_nothing(db: Database, mo
     eventually(lambda: broken.calls)
     broken.mended = True
     db.c.wait_created(v, WAIT_S)
-    with db.core.changed:
-        db.core.graph.jobs[v].retry_at_s = 0.0
+    with db.core.live.changed:
+        db.core.live.graph.jobs[v].retry_at_s = 0.0
     db.c.flush(WAIT_S)
     assert db.read(v) == [[1]]
     # The writer keeps runs of its own, and no epoch of anything.
-    pins = db.core.pins
+    pins = db.core.storage.pins
     eventually(lambda: not pins.epochs(t) and not pins.epochs(v) and not pins.prefixes())
 
 
@@ -408,7 +408,7 @@ def test_a_quarantine_that_the_catalog_refuses_is_tried_again(
         db.c.alter_job(a, paused=True)
         db.insert(t, 2)
         db.c.flush(WAIT_S)
-        table = db.core.graph.relations[t].state_table
+        table = db.core.live.graph.relations[t].state_table
         db.catalog.transact([RaiseSafe(table, db.catalog.state.state_tables[table].committed_epoch)])
         transact, refused = db.catalog.transact, []
 
@@ -422,11 +422,11 @@ def test_a_quarantine_that_the_catalog_refuses_is_tried_again(
         monkeypatch.setattr(db.catalog, "transact", refuse)
         db.c.alter_job(a, paused=False)
         eventually(lambda: db.catalog.state.jobs[a].status == "quarantined")
-        db.until(lambda: db.core.graph.jobs[a].status == "quarantined")
+        db.until(lambda: db.core.live.graph.jobs[a].status == "quarantined")
         assert len(refused) == 3
         assert len(db.events("job_quarantined")) == 1
         assert {i: db.catalog.state.jobs[i].joined for i in (a, b, c)} == {
-            i: db.core.graph.jobs[i].joined for i in (a, b, c)
+            i: db.core.live.graph.jobs[i].joined for i in (a, b, c)
         }
         db.insert(t, 3)
         db.c.flush(WAIT_S)
@@ -439,12 +439,12 @@ def test_an_object_that_cannot_be_deleted_is_told_and_keeps_no_other(
     open_db: Callable[..., Database], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     db = open_db(vacuum_grace_ms=0)
-    folder = Path(db.core.root) / "99"
+    folder = Path(db.core.storage.root) / "99"
     folder.mkdir()
     for name in ("a.run", "b.run", "c.run"):
         (folder / name).write_bytes(b"x")
         os.utime(folder / name, (0, 0))
-    delete = db.core.store.delete
+    delete = db.core.storage.store.delete
 
     def refused(path: str) -> None:
         if path.endswith("a.run"):
@@ -452,7 +452,7 @@ def test_an_object_that_cannot_be_deleted_is_told_and_keeps_no_other(
         delete(path)
 
     with monkeypatch.context() as broken:
-        broken.setattr(type(db.core.store), "delete", lambda store, path: refused(path))
+        broken.setattr(type(db.core.storage.store), "delete", lambda store, path: refused(path))
         db.c.vacuum()
         with pytest.raises(StorageError, match="permission denied"):
             db.c.vacuum()
@@ -477,16 +477,16 @@ def test_a_source_that_gets_no_thread_keeps_no_other_from_being_bound(
             raise RuntimeError("can't start new thread")
         start(thread)
 
-    db.core.graph.relations[a].error = None
+    db.core.live.graph.relations[a].error = None
     newest = db.catalog.state.newest_remap(b)
     with monkeypatch.context() as broken:
         broken.setattr(threading.Thread, "start", fails)
         epoch = db.c.tick()
-    assert db.core.epochs.complete >= epoch and newest is not None
-    assert "can't start new thread" in db.core.graph.relations[a].error.message
+    assert db.core.live.epochs.complete >= epoch and newest is not None
+    assert "can't start new thread" in db.core.live.graph.relations[a].error.message
     db.c._ticker._readers[a].retry_at_s = 0.0
     db.c.tick()
-    assert db.core.graph.relations[a].error is None
+    assert db.core.live.graph.relations[a].error is None
 
 
 def test_a_failure_that_cannot_be_logged_is_told_all_the_same(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -506,7 +506,7 @@ HOUR_MS = 3_600_000
 def test_changed_intervals_hold_at_once(open_db: Callable[..., Database]) -> None:
     """`ALTER SYSTEM SET` does not wait for what is waited for by the old ones: an hour here."""
     db = open_db(vacuum_interval_ms=HOUR_MS, vacuum_grace_ms=0)
-    stray = Path(db.core.root) / "99" / "left-over.run"
+    stray = Path(db.core.storage.root) / "99" / "left-over.run"
     stray.parent.mkdir()
     stray.write_bytes(b"nobody refers to it")
     os.utime(stray, (0, 0))
@@ -537,7 +537,7 @@ def test_a_changed_pause_between_retries_holds_at_once(open_db: Callable[..., Da
     v = db.view("v", t)
     db.runner_of(v).error = StorageError("no answer")
     db.insert(t, 1)
-    db.until(lambda: db.core.graph.jobs[v].failures == 1)
+    db.until(lambda: db.core.live.graph.jobs[v].failures == 1)
     db.runner_of(v).error = None
     db.c.configure(db.settings.model_copy(update={"group_retry_initial_ms": 1, "group_retry_max_ms": 1}))
     eventually(lambda: db.read(v) == [[1]])
@@ -550,8 +550,8 @@ def test_the_spool_of_a_second_try_under_way_is_left_alone(db: Database) -> None
     for name in ("1-1-1", "1-1-1again", "1-1-0again"):
         (spool / name).mkdir(parents=True)
         os.utime(spool / name, (0, 0))
-    with db.core.lock:
-        db.core.graph.jobs[v].begin_attempt("1-1-1", 0.0)
+    with db.core.live.lock:
+        db.core.live.graph.jobs[v].begin_attempt("1-1-1", 0.0)
     db.c._maintenance._forget_spools()
     assert sorted(p.name for p in spool.iterdir()) == ["1-1-1", "1-1-1again"]
 

@@ -203,7 +203,7 @@ def test_an_epoch_without_progress_is_given_up_and_tried_again(db: Database, clo
     assert db.status(v).retry_in_ms > 0 and db.status(v).failures == 1
     runner.error = None
     clock.advance_ms(1000)
-    db.core.notify()
+    db.core.live.notify()
     db.until(lambda: db.status(v).status == "running")
     assert db.read(v) == [[1]]
     with Reports(params.progress, params.attempt, params.to_epoch, [Stage("view", 0)]):
@@ -245,19 +245,20 @@ def test_every_barrier_says_what_it_waits_for(db: Database, clock: ManualClock) 
     # Both, and to the end: whatever still ends later would wake the view.
     db.until(
         lambda: all(
-            db.status(i).frontier >= db.c.current_epoch() and not db.core.graph.jobs[i].activity.epochs for i in (v, w)
+            db.status(i).frontier >= db.c.current_epoch() and not db.core.live.graph.jobs[i].activity.epochs
+            for i in (v, w)
         )
     )
     assert db.status(v).status == "running"
     db.insert(t, 2)
     db.until(lambda: waits(db, v).startswith("its checkpoint_interval_ms, "))
     # Not by configure(), which would wake the view.
-    db.core.settings = db.settings.model_copy(update={"compaction_stall_runs": 0})
+    db.core.runtime.settings = db.settings.model_copy(update={"compaction_stall_runs": 0})
     clock.advance_ms(60_000)
     assert waits(db, v).startswith("compaction: a state table has ")
-    db.core.settings = db.settings
+    db.core.runtime.settings = db.settings
     assert waits(db, v) == "a free slot among the groups that run at once"
-    db.core.notify()
+    db.core.live.notify()
     db.until(lambda: db.status(w).frontier >= db.c.current_epoch())
     assert db.c.barriers() == []
 

@@ -52,7 +52,7 @@ def stored(db: Database, table: int) -> list[tuple[Any, ...]]:
     with db.c.snapshot([table], timeout_s=WAIT_S) as snapshot:
         t = snapshot.tables[table]
         found = []
-        for batch in Arrangement(t.schema, t.refs, db.core.root, as_of=t.as_of).scan():
+        for batch in Arrangement(t.schema, t.refs, db.core.storage.root, as_of=t.as_of).scan():
             values = batch.column("v")
             if pa.types.is_temporal(values.type):
                 values = values.cast(pa.int32())

@@ -220,7 +220,7 @@ def test_what_is_not_complete_is_not_shown(opened: Open) -> None:
     session = standby.session()
     renewed(active, standby)
     assert rows(session, "SELECT count(*) FROM t") == [(0,)]
-    epochs = active.coordinator._core.epochs
+    epochs = active.coordinator._core.live.epochs
     early = epochs.begin()  # somebody who writes at it is held up
     writing = threading.Thread(target=lambda: run(active.session(), "INSERT INTO t VALUES (1)"), daemon=True)
     writing.start()

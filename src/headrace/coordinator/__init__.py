@@ -16,6 +16,12 @@ upkeep/             compaction, logs that outgrow their limits, vacuum, whose st
 
 `decide` imports no other room: whatever runs its decisions, the simulation too, is above it.
 
+*Parts.* `Core` (`run/core.py`) makes what they share, and each is given by its constructor those pieces that it works
+with: `LiveState` (relations, jobs and epochs in memory, and the lock that guards them), `Storage` (what is durable, and
+who holds it), `Runtime` (settings, clock, whether it goes on), `Locks` (those held over I/O, and the order of all),
+`Application` (the Spark that epochs run in), `Capacity` (tasks and memory), or single ones such as `Guard` and `Vault`.
+Only what runs a lane and what starts and stops everything get all of it.
+
 *Lanes.* Jobs that share a checkpoint group step, commit and fail together. A *lane* is what steps together: the jobs
 of a group that have joined it, or one job that has not. A lane has one thread, one target epoch, one commit. Each of
 its jobs runs after those it reads, and gets the runs that these have just written, which nobody else sees before the

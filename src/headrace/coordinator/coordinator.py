@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 from headrace.catalog.catalog import Catalog
@@ -33,9 +34,12 @@ from headrace.coordinator.observe.progress_server import ProgressServer
 from headrace.coordinator.observe.status import EdgeStatus, GroupStatus, JobStatus, RelationEpochs, Status
 from headrace.coordinator.observe.watchdog import Barrier, Barriers, Watchdog
 from headrace.coordinator.reads import CHECK_S, DEFAULT_WAIT_S, NEWEST, Later, ReadOptions, Reads, Snapshot
-from headrace.coordinator.run.core import SPARK_STARTS, Core, RunnerFactory
+from headrace.coordinator.run.application import SPARK_STARTS
+from headrace.coordinator.run.core import Core
+from headrace.coordinator.run.driver import Driver
 from headrace.coordinator.run.lanes import STOP_WAIT_S, Lanes
 from headrace.coordinator.run.lease_keeper import LeaseKeeper
+from headrace.coordinator.run.live_state import RunnerFactory
 from headrace.coordinator.run.operation import Operation
 from headrace.coordinator.run.spark_work import SparkWork
 from headrace.coordinator.run.standby import StandbyStatus
@@ -100,50 +104,63 @@ class Coordinator:
         """
         slots = max(1, settings.parallelism or os.cpu_count() or 1)
         following = isinstance(catalog, FollowedCatalog)
-        self._core = Core(settings, catalog, clock or SystemClock(), slots, root, following=following)
-        core = self._core
-        retention = Retention(core.graph, core.catalog, core.pins, core.clock, self._settings)
-        unread = UnreadLogs(core.graph, core.lock, core.catalog, core.pins)
+        self._core = core = Core(settings, catalog, clock or SystemClock(), slots, root, following=following)
+        live, storage, runtime = core.live, core.storage, core.runtime
+        retention = Retention(live.graph, catalog, storage.pins, runtime.clock, self._settings)
+        unread = UnreadLogs(live.graph, live.lock, catalog, storage.pins)
         self._barriers = Barriers(
-            core.graph, core.lock, core.progress, core.catalog, core.clock, self._settings, lambda: core.suspended
+            live.graph, live.lock, core.progress, catalog, runtime.clock, self._settings,
+            lambda: core.application.suspended,
+        )  # fmt: skip
+        self._watchdog = Watchdog(self._barriers, live.graph, live.lock, catalog, core.sparing, self._settings)
+        self._ticker = Ticker(
+            live, storage, runtime, core.guard, core.sparing, vault=core.vault, progress=core.progress, look=self._look
         )
-        self._watchdog = Watchdog(
-            self._barriers, core.graph, core.lock, core.catalog, core.sparing, self._settings
+        spark = SparkWork(planner, storage.root)
+        self._compactor = Compactor(
+            live, storage, runtime, core.locks, core.application, core.capacity, retention, merge_runner or spark.merge
+        )
+        self._owner = Owner(catalog, storage.store, runtime.clock, self._settings)
+        self._vacuum = Vacuum(
+            catalog, storage.store, storage.root, storage.pins, self._owner, runtime.clock, self._settings
+        )
+        self._logs = LogKeeper(
+            live, storage, runtime, core.locks, core.sparing, unread=unread, barriers=self._barriers,
+            retention=retention,
         )  # fmt: skip
-        self._ticker = Ticker(self._core, self._look)
-        spark = SparkWork(planner, self._core.root)
-        self._compactor = Compactor(core, retention, merge_runner or spark.merge)
-        self._owner = Owner(core.catalog, core.store, core.clock, self._settings)
-        self._vacuum = Vacuum(core.catalog, core.store, core.root, core.pins, self._owner, core.clock, self._settings)
-        self._logs = LogKeeper(core, unread, self._barriers, retention)
         self._maintenance = Maintenance(
-            self._core, self._compactor, self._logs, self._vacuum, self._settle
+            live, catalog, runtime, core.guard, compactor=self._compactor, logs=self._logs, vacuum=self._vacuum,
+            settle=self._settle,
         )  # fmt: skip
-        self._reads = Reads(self._core)
-        self._writer = Writer(self._core, self._maintenance.request)
+        self._reads = Reads(live, storage, runtime)
+        self._writer = Writer(live, storage, runtime, core.capacity.memory, core.totals, self._maintenance.request)
         self._compactor.merged = self._writer.merged
-        self._core.hand_over = Handing(self._core, self._writer).prepared
-        self._status_of = Status(core, self._reads, self._barriers, unread)
-        lanes, ddl = Lanes(self._core, self._maintenance.request), threading.RLock()
+        core.hand_over = Handing(storage, live.epochs, runtime, self._writer).prepared
+        self._status_of = Status(
+            live, storage.root, runtime, core.history, core.progress, reads=self._reads, barriers=self._barriers,
+            unread=unread,
+        )  # fmt: skip
+        lanes, ddl = Lanes(live, runtime, partial(Driver, core, compact=self._maintenance.request)), threading.RLock()
         self._planning = Planning(
-            self._core, planner, make_runner or spark.runner, lanes, ddl, self._ticker.lock, self._writer.paused,
-            plans,
+            live, catalog, runtime, core.locks, core.application, core.vault, planner, make_runner or spark.runner,
+            lanes, ddl, self._ticker.lock, self._writer.paused, plans,
         )  # fmt: skip
         self._life = Lifecycle(
-            self._core, self._planning, lanes, self._ticker.lock, self._writer.paused, self._forget
+            live, storage, runtime, core.locks, core.vault, core.history, self._planning, lanes, self._ticker.lock,
+            self._writer.paused, self._forget,
         )  # fmt: skip
         progress_host = host if settings.progress_host is None else settings.progress_host
         self._lease = LeaseKeeper(
-            core.catalog, core.epochs, core.guard, core.changed, core.clock, settings=self._settings,
-            failed=lambda: core.failure is not None,
+            catalog, live.epochs, core.guard, live.changed, runtime.clock, settings=self._settings,
+            failed=lambda: runtime.failure is not None,
         )  # fmt: skip
         self.on_catalog_change: Callable[[Refreshed | None], None] = lambda found: None
         """On a standby: called with what has changed in the catalog; with None where that may be anything, and before
         views are planned again to take over."""
         self._operation = Operation(
-            self._core, planning=self._planning, lanes=lanes, reads=self._reads, writer=self._writer,
+            core, planning=self._planning, lanes=lanes, reads=self._reads, writer=self._writer,
             owner=self._owner, lease=self._lease, spark=spark,
-            progress=ProgressServer(self._core.progress, progress_host) if progress_host else None,
+            progress=ProgressServer(core.progress, progress_host) if progress_host else None,
             loops={"ticker": self._ticker.run, "maintenance": self._maintenance.run},
             news=lambda found: self.on_catalog_change(found),
         )  # fmt: skip
@@ -151,21 +168,21 @@ class Coordinator:
     @property
     def failure(self) -> BaseException | None:
         """Why the coordinator has stopped by itself."""
-        return self._core.failure
+        return self._core.runtime.failure
 
     @property
     def root(self) -> StoreRoot:
         """Where the state lives."""
-        return self._core.root
+        return self._core.storage.root
 
     @property
     def failed(self) -> threading.Event:
         """Set when the coordinator has stopped by itself."""
-        return self._core.failed
+        return self._core.runtime.failed
 
     def _settings(self) -> Settings:
         """As they are now."""
-        return self._core.settings
+        return self._core.runtime.settings
 
     # ---- its start, its end, and Spark's
 
@@ -183,15 +200,15 @@ class Coordinator:
 
     def abort(self, error: BaseException) -> None:
         """Stop for good because of something outside; every later call fails with it."""
-        self._core.fatal(error)
+        self._core.runtime.fatal(error)
 
     def watch_spark(self, is_lost: Callable[[], bool]) -> None:
         """Let `is_lost` be asked when something fails as if Spark had ended. If it has, it calls `suspend`."""
-        self._core.spark_is_lost = is_lost
+        self._core.application.is_lost = is_lost
 
     def expect_spark(self) -> None:
         """Before `start`: Spark comes later, by `renew`. All that does without it need not wait for it."""
-        self._core.suspended = SPARK_STARTS
+        self._core.application.suspended = SPARK_STARTS
 
     def suspend(self, reason: HeadraceError) -> None:
         """Spark has ended: run no epoch until `renew`. What has been written stays readable. Harmless if repeated."""
@@ -211,21 +228,21 @@ class Coordinator:
         try:
             self._core.guard.note(what, error)
         except Fenced as fenced:
-            self._core.fatal(fenced)
+            self._core.runtime.fatal(fenced)
 
     def configure(self, settings: Settings) -> None:
         """Let changed system parameters take effect, also where somebody waits by what they were."""
         core = self._core
-        with core.changed:
-            before, core.settings = core.settings, settings
-            now_s, most_s = core.clock.monotonic_s(), settings.group_retry_max_ms / 1000
+        with core.live.changed:
+            before, core.runtime.settings = core.runtime.settings, settings
+            now_s, most_s = core.runtime.clock.monotonic_s(), settings.group_retry_max_ms / 1000
             paced = any(getattr(before, name) != getattr(settings, name) for name in _PACES)
-            for job in core.graph.jobs.values():
+            for job in core.live.graph.jobs.values():
                 job.retry(min(job.trouble.retry_at_s, now_s + most_s))
                 if paced:
                     job.repace()
-        core.memory.resize(core.budget_bytes())
-        core.notify()
+        core.capacity.resize()
+        core.live.notify()
 
     # ---- standby
 
@@ -267,12 +284,11 @@ class Coordinator:
         core = self._core
         while self._operation.standby is None:
             self.wait_ready(check)
-            with core.changed:
-                if core.changed.wait_until(core.is_planned, CHECK_S):
-                    return
+            if arrival.wait_planned(core.live, core.runtime, core.application, CHECK_S):
+                return
             check()
-            core.check()
-            core.check_planning()
+            core.runtime.check()
+            core.application.check_planning()
 
     def wait_ready(self, check: Callable[[], None]) -> None:
         """Return once views may be planned: who has just taken over writes to tables before that.
@@ -281,7 +297,7 @@ class Coordinator:
         """
         while not self._operation.ready.wait(CHECK_S):
             check()
-            self._core.check()
+            self._core.runtime.check()
 
     def take_over(self, timeout_s: float, check: Callable[[], None] = lambda: None) -> bool:
         """Let a standby become the active server, whatever the other one does; whether it is one within the time.
@@ -292,11 +308,13 @@ class Coordinator:
         if standby is None:
             raise StatementError("this server is the active one, only a standby takes over", sqlstate="55000")
         standby.tell()
-        with core.changed:
-            core.changed.wait_until(
-                lambda: self._operation.standby is None or core.stopping or not standby.was_told, timeout_s, check
+        with core.live.changed:
+            core.live.changed.wait_until(
+                lambda: self._operation.standby is None or core.runtime.stopping or not standby.was_told,
+                timeout_s,
+                check,
             )
-        core.check()
+        core.runtime.check()
         return self._operation.standby is None
 
     def look_again(self, timeout_s: float) -> None:
@@ -336,7 +354,8 @@ class Coordinator:
         """
         if self._operation.standby is not None:
             self._operation.standby.check_readable([relation_id])
-        return self._guarded(lambda: Feed(self._core, relation_id, holds=holds))
+        core = self._core
+        return self._guarded(lambda: Feed(core.live, core.storage, core.runtime, relation_id, holds=holds))
 
     def alter_secret(self, secret_id: int, value: str) -> None:
         """Give a secret another value; durable on return. Raises `UndefinedObject`, `InvalidParameter`."""
@@ -396,7 +415,7 @@ class Coordinator:
         Raises `JobFailed` with the cause as soon as an attempt fails, `QueryCanceled` after `timeout_s`,
         `UndefinedObject` if it is dropped.
         """
-        arrival.wait_created(self._core, job_id, timeout_s, check)
+        arrival.wait_created(self._core.live, self._core.runtime, job_id, timeout_s, check)
 
     def drop(self, ids: Sequence[int]) -> None:
         """Drop objects together; stops their jobs first. Durable on return; the files go with vacuum.
@@ -419,8 +438,8 @@ class Coordinator:
             self._reads.forget(i)
             self._ticker.forget(i)
             self._writer.forget(i)
-        with self._core.lock:
-            groups = {j.group for j in self._core.graph.jobs.values()}
+        with self._core.live.lock:
+            groups = {j.group for j in self._core.live.graph.jobs.values()}
         self._core.history.forget(set(ids), groups)
 
     def alter_job(self, job_id: int, *, paused: bool | None = None, options: Mapping[str, str] | None = None) -> None:
@@ -459,7 +478,7 @@ class Coordinator:
 
     def begin(self) -> WriteTransaction:
         """A transaction that reads one snapshot and writes at one epoch; whoever has it closes it."""
-        return WriteTransaction(self._core, self._writer)
+        return WriteTransaction(self._core.live, self._core.storage, self._writer)
 
     @contextmanager
     def transaction(
@@ -471,18 +490,18 @@ class Coordinator:
         """
         with ExitStack() as held:
             gate = held.enter_context(self._writer.gate(gated, check)) if gated else None
-            work = WriteTransaction(self._core, self._writer, gate)
+            work = WriteTransaction(self._core.live, self._core.storage, self._writer, gate)
             held.callback(work.close)
             yield work
 
     def tables_read(self, relation_ids: Collection[int]) -> set[int]:
         """The tables among relations, and those that the views among them are made of."""
         core = self._core
-        with core.lock:
-            found = {i for job in core.graph.jobs_above(relation_ids) for i in (job.id, *job.upstreams)} | set(
+        with core.live.lock:
+            found = {i for job in core.live.graph.jobs_above(relation_ids) for i in (job.id, *job.upstreams)} | set(
                 relation_ids
             )
-            return {i for i in found if i in core.graph.relations and core.graph.relations[i].writable}
+            return {i for i in found if i in core.live.graph.relations and core.live.graph.relations[i].writable}
 
     def snapshot(
         self,
@@ -532,9 +551,9 @@ class Coordinator:
     def hold(self, epoch: int) -> Callable[[], None]:
         """Keep what there is readable at an epoch, for reads that follow; what is returned lets go of it."""
         core = self._core
-        with core.lock:
-            pin = core.pins.pin(core.graph.relations, epoch)
-        return lambda: core.pins.unpin(pin)
+        with core.live.lock:
+            pin = core.storage.pins.pin(core.live.graph.relations, epoch)
+        return lambda: core.storage.pins.unpin(pin)
 
     def _bind_unread(self, relation_ids: Sequence[int], options: ReadOptions) -> None:
         """Bind sources that nothing has read before, so that a query does not see them empty.
@@ -543,10 +562,10 @@ class Coordinator:
         """
         core = self._core
         limit_s = DEFAULT_WAIT_S if options.timeout_s is None else options.timeout_s
-        until_s = core.clock.monotonic_s() + limit_s
+        until_s = core.runtime.clock.monotonic_s() + limit_s
         while True:
-            with core.lock:
-                fresh = [r for r in map(core.graph.relation, relation_ids) if r.external and not r.bound]
+            with core.live.lock:
+                fresh = [r for r in map(core.live.graph.relation, relation_ids) if r.external and not r.bound]
             if not fresh:
                 return
             self.wait_ready(options.check or (lambda: None))
@@ -558,7 +577,7 @@ class Coordinator:
             while late:
                 if options.check is not None:
                     options.check()
-                if core.clock.monotonic_s() >= until_s:
+                if core.runtime.clock.monotonic_s() >= until_s:
                     raise SnapshotUnavailable(
                         f'source "{late[0].name}" has not said within {limit_s:g} s what it holds',
                         hint="read it again once it answers, or with a longer statement_timeout",
@@ -581,11 +600,11 @@ class Coordinator:
         """
         self.refuse_writes("FLUSH")
         self.wait_planned(check or (lambda: None))
-        return arrival.wait_all(self._core, self.tick(), timeout_s, check)
+        return arrival.wait_all(self._core.live, self._core.runtime, self.tick(), timeout_s, check)
 
     def current_epoch(self) -> int:
         """The newest complete epoch."""
-        return self._core.epochs.complete
+        return self._core.live.epochs.complete
 
     # ---- maintenance and status
 
@@ -599,11 +618,15 @@ class Coordinator:
 
     def memory(self) -> MemoryUse:
         """What this process's writes and merges use of the memory budget."""
-        return self._core.memory.use()
+        return self._core.capacity.memory.use()
 
     def metrics(self) -> list[Metric]:
         """What has been counted, most of it since the server started. Raises `Fenced`, `StorageError`."""
-        return collect(self._core, self._compactor.counts, self._vacuum.counts, self._operation.start_s)
+        core = self._core
+        return collect(
+            core.live, core.storage, core.capacity.memory, jobs=core.totals, merges=self._compactor.counts,
+            vacuum=self._vacuum.counts, start_s=self._operation.start_s, failures=core.guard.failures,
+        )  # fmt: skip
 
     def vacuum(self) -> int:
         """Delete unreferenced objects now, where that is due; returns their number."""
@@ -644,14 +667,14 @@ class Coordinator:
 
     def source_errors(self) -> dict[int, tuple[HeadraceError, int]]:
         """Sources that cannot be bound at present: the error, and since when, Unix milliseconds."""
-        with self._core.lock:
-            relations = self._core.graph.relations.values()
+        with self._core.live.lock:
+            relations = self._core.live.graph.relations.values()
             return {r.id: (r.error, r.error_since_ms) for r in relations if r.error is not None}
 
     def slot_standings(self) -> dict[int, SlotStanding]:
         """Shared sources, and how far behind lies what they hold where they read, as of the last look."""
-        with self._core.lock:
-            relations = self._core.graph.relations.values()
+        with self._core.live.lock:
+            relations = self._core.live.graph.relations.values()
             return {r.id: r.slot for r in relations if r.slot is not None}
 
     def _changing(self, what: str, action: Callable[[], T]) -> T:
@@ -661,9 +684,9 @@ class Coordinator:
 
     def _guarded(self, action: Callable[[], T]) -> T:
         """Do something; if it finds out that the database belongs to another process, stop for good."""
-        self._core.check()
+        self._core.runtime.check()
         try:
             return action()
         except Fenced as error:
-            self._core.fatal(error)
+            self._core.runtime.fatal(error)
             raise

@@ -134,7 +134,7 @@ def test_a_group_writes_one_run_for_each_table(db: Tables) -> None:
     assert len({f.epoch for f in found if isinstance(f, WriteResult)}) == 1
     for table in (a, b):
         assert len(db.content(table)) == 20
-        assert len(list(db.catalog.state.runs_of(db.core.graph.relations[table].state_table))) == 1
+        assert len(list(db.catalog.state.runs_of(db.core.live.graph.relations[table].state_table))) == 1
 
 
 def test_a_failing_request_fails_alone(db: Tables) -> None:
@@ -147,13 +147,13 @@ def test_a_failing_request_fails_alone(db: Tables) -> None:
             RowWrite(sets(t, 1, lambda v: v + 1)), TransactionCommit(0, ReadSet({t}), {t: [change]}),  # type: ignore[list-item]
         )  # fmt: skip
         # As if it had been dropped while the request waited.
-        db.core.graph.relations[gone].dropped = True
+        db.core.live.graph.relations[gone].dropped = True
     kinds = [type(f.exception(WAIT_S)) for f in futures]
     assert kinds[0] is kinds[4] is type(None)
     assert kinds[1] is NumericOutOfRange and issubclass(kinds[2], HeadraceError) and kinds[3] is UndefinedTable
     assert kinds[5] is SerializationFailure, "something of the table has changed"
     assert db.content(t) == [(1, 2), (2, 2)]
-    db.core.graph.relations[gone].dropped = False
+    db.core.live.graph.relations[gone].dropped = False
     assert db.content(gone) == []
 
 
@@ -328,7 +328,7 @@ def test_a_server_that_was_replaced_writes_nothing(tmp_path: Path) -> None:
     t = db.numbers("t")
     other = Catalog.open(db.settings.catalog_location, full_sync=False)
     found = db.together(RowWrite(inserts(t, (1, 1))))
-    assert isinstance(found[0], Fenced) and isinstance(db.core.failure, Fenced)
+    assert isinstance(found[0], Fenced) and isinstance(db.core.runtime.failure, Fenced)
     assert not other.state.runs
     other.close()
     db.close()
@@ -397,14 +397,14 @@ def test_a_failing_pause_wakes_who_waits(db: Tables, monkeypatch: pytest.MonkeyP
 def test_a_change_that_leaves_all_as_it_is_makes_no_epoch(db: Tables) -> None:
     t = db.numbers("t")
     db.put(t, (1, 1))
-    before = db.catalog.sequence, db.core.epochs.last
+    before = db.catalog.sequence, db.core.live.epochs.last
     result = db.c.commit(RowWrite(sets(t, 1, lambda v: v)))
     assert (result.inserted, result.deleted) == (1, 1)
     with db.transaction() as work:
         work.run(sets(t, 1, lambda v: v + 1))
         work.run(sets(t, 1, lambda v: v - 1))
         work.commit()
-    assert (db.catalog.sequence, db.core.epochs.last) == before
+    assert (db.catalog.sequence, db.core.live.epochs.last) == before
     assert db.content(t) == [(1, 1)]
 
 
@@ -442,13 +442,13 @@ def test_keys_are_found_whichever_run_they_are_in(db: Tables, forgotten: bool) -
         if step % 25 == 0:
             db.writer.tidy()
         assert db.content(t) == sorted(wanted.items()), step
-    assert len(list(db.catalog.state.runs_of(db.core.graph.relations[t].state_table))) < 60, "some were merged"
+    assert len(list(db.catalog.state.runs_of(db.core.live.graph.relations[t].state_table))) < 60, "some were merged"
 
 
 def test_one_pin_serves_all_who_read_the_same_runs(db: Tables) -> None:
     t = db.numbers("t")
     db.put(t, (1, 1))
-    pins = db.core.pins
+    pins = db.core.storage.pins
     with db.transaction() as one, db.transaction() as two:
         one.run(sets(t, 1, lambda v: v + 1))
         held = pins.paths()

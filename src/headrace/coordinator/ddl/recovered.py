@@ -23,7 +23,7 @@ from headrace.coordinator.decide.membership import Membership
 from headrace.coordinator.decide.standing import Standing
 from headrace.coordinator.decide.steps import StepPosition
 from headrace.coordinator.decide.watermarks import declared
-from headrace.coordinator.run.core import Job, LiveRelation
+from headrace.coordinator.run.live_state import Job, LiveRelation
 from headrace.errors import CorruptObject, HeadraceError
 from headrace.plan.tree import WEIGHT
 from headrace.state.schema import ROWS, TableSchema

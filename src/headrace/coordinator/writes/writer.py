@@ -21,12 +21,16 @@ from dataclasses import replace
 import pyarrow as pa
 from structlog import get_logger
 
+from headrace.catalog.catalog import Catalog
 from headrace.catalog.contents import TableContent
 from headrace.catalog.edits import AdvanceJob, CommitTable, Edit, Put
 from headrace.catalog.records import RemapRecord, RunRecord, run_id
 from headrace.common.faults import fault_point
 from headrace.coordinator.decide.watermarks import declared
-from headrace.coordinator.run.core import Core, LiveRelation, as_headrace_error
+from headrace.coordinator.run.guard import as_headrace_error
+from headrace.coordinator.run.live_state import LiveRelation, LiveState, Metrics
+from headrace.coordinator.run.runtime import Runtime
+from headrace.coordinator.run.storage import Storage
 from headrace.coordinator.writes.gates import Gate, Gates
 from headrace.coordinator.writes.group import TableGroup
 from headrace.coordinator.writes.history import KEYS_OF_CHANGE, ReadSet, WriteHistory
@@ -54,6 +58,7 @@ from headrace.errors import (
     UndefinedTable,
     WrongObjectType,
 )
+from headrace.state.memory import MemoryController
 from headrace.state.run import Section, write_run
 from headrace.state.schema import RunRef
 
@@ -76,9 +81,16 @@ MANY = 4
 class Writer:
     """The one way of changes into tables: forms groups, runs and commits them. Thread-safe."""
 
-    def __init__(self, core: Core, compact: Callable[[], None] = lambda: None) -> None:
-        """`compact` is called when a table has many runs."""
-        self._core = core
+    def __init__(
+        self, live: LiveState, storage: Storage, runtime: Runtime, memory: MemoryController, totals: Metrics,
+        compact: Callable[[], None],
+    ) -> None:  # fmt: skip
+        """`compact` is called when a table has many runs. `totals` are those of all jobs together."""
+        self._live = live
+        self._storage = storage
+        self._runtime = runtime
+        self._memory = memory
+        self._totals = totals
         self._compact = compact
         self._lock = threading.Lock()
         self._turn = threading.Condition(self._lock)
@@ -89,10 +101,10 @@ class Writer:
         self._gates = Gates()
         self._history = WriteHistory()
         self._rows = RowCache()
-        self._versions = TableVersions(core)
-        self._stored = StoredRows(core.root)
-        self.settling = Settling(core)
-        self.small_runs = SmallRuns(core)
+        self._versions = TableVersions(storage, live.epochs)
+        self._stored = StoredRows(storage.root)
+        self.settling = Settling(storage, runtime)
+        self.small_runs = SmallRuns(storage, runtime)
         self._dropped: dict[int, str] = {}
         """The names of tables that were dropped lately, for those that still want to write to them."""
         self._layouts: dict[int, tuple[LiveRelation, RowLayout]] = {}
@@ -110,7 +122,7 @@ class Writer:
 
         To be called before anything is written.
         """
-        with self._core.catalog.reading() as state:
+        with self._storage.catalog.reading() as state:
             tables = [(o.id, t.committed_epoch) for o in state.objects_of(TableContent) for t in state.tables_of(o.id)]
         with self._lock:
             for table_id, epoch in tables:
@@ -124,7 +136,7 @@ class Writer:
         `check` is asked now and then while the request waits for its turn, and raises if it was cancelled: then
         nothing is written. Raises what the request does, `DiskFull`, `StorageError`, `ShuttingDown`.
         """
-        self._core.check()
+        self._runtime.check()
         with self._lock:
             self._queue.append(request)
         while not request.done.done():
@@ -140,7 +152,7 @@ class Writer:
 
     def submit(self, request: Request) -> Outcome[WriteResult]:
         """The same without waiting: a thread is there for it. The outcome is settled in that thread."""
-        self._core.check()
+        self._runtime.check()
         with self._lock:
             if self._thread is None or not self._thread.is_alive():
                 thread = threading.Thread(target=self._lead, name="headrace-writer", daemon=True)
@@ -161,7 +173,7 @@ class Writer:
                 return
         try:
             check()
-            self._core.check()
+            self._runtime.check()
         except BaseException:
             if self._withdraw(request):
                 raise
@@ -185,7 +197,7 @@ class Writer:
 
     def _lead(self) -> None:
         """The thread's main function: commits one group after another, and ends when nothing has come for a while."""
-        while not self._core.stopping:
+        while not self._runtime.stopping:
             try:
                 self._gather()
                 with self._leading:
@@ -219,7 +231,7 @@ class Writer:
                 there = len(self._queue)
                 in_vain = in_vain + 1 if there == before else 0
                 patience = self._expected // MANY if there * 4 < self._expected * 3 else 0
-                if not there or there >= self._expected or in_vain > patience or self._core.stopping:
+                if not there or there >= self._expected or in_vain > patience or self._runtime.stopping:
                     return
                 before = there
                 self._told_in_time(self._expected, GATHER_S)
@@ -232,8 +244,8 @@ class Writer:
         request = TransactionCommit(0, ReadSet(), {table_id: parts})
         try:
             with self._leading, ExitStack() as held:
-                self._core.check()
-                _GroupCommit(self, self._core, held, edits).run([request])
+                self._runtime.check()
+                _GroupCommit(self, held, edits).run([request])
         finally:
             self._wake()
         request.done.result()
@@ -250,7 +262,7 @@ class Writer:
                     break
                 self._turn.wait(CHECK_S)
             check()
-            self._core.check()
+            self._runtime.check()
         try:
             # A group that is being committed has been admitted before the gate was closed.
             with self._leading:
@@ -301,9 +313,9 @@ class Writer:
 
     def table(self, table_id: int) -> LiveRelation:
         """The table. Raises `UndefinedTable`, `WrongObjectType`."""
-        core = self._core
-        with core.lock:
-            table = core.graph.relations.get(table_id)
+        live = self._live
+        with live.lock:
+            table = live.graph.relations.get(table_id)
         if table is None:
             name = self._dropped.get(table_id)
             raise UndefinedTable(
@@ -426,10 +438,10 @@ class Writer:
         try:
             self._expected = 0  # nobody waits for those that fail
             with ExitStack() as held:
-                _GroupCommit(self, self._core, held).run(taken)
+                _GroupCommit(self, held).run(taken)
         except BaseException as error:
             if isinstance(error, Fenced):
-                self._core.fatal(error)
+                self._runtime.fatal(error)
             for request in taken:
                 if not request.done.done():
                     request.done.set_exception(_one_more(error))
@@ -442,9 +454,13 @@ class Writer:
 class _GroupCommit:
     """The commit of one group."""
 
-    def __init__(self, writer: Writer, core: Core, held: ExitStack, also: Sequence[Edit] = ()) -> None:
+    def __init__(self, writer: Writer, held: ExitStack, also: Sequence[Edit] = ()) -> None:
         self._writer = writer
-        self._core = core
+        self._live = writer._live
+        self._storage = writer._storage
+        self._runtime = writer._runtime
+        self._memory = writer._memory
+        self._totals = writer._totals
         self._held = held
         self._also = also
         """What the transaction does beside; of one whose requests have all failed there is none."""
@@ -474,11 +490,11 @@ class _GroupCommit:
         if changed:
             epoch = self._store(changed, deltas)
         elif self._also and applied:
-            self._core.catalog.transact(self._also)
-            epoch = self._core.epochs.complete
+            self._storage.catalog.transact(self._also)
+            epoch = self._live.epochs.complete
         else:
-            self._core.catalog.verify()  # or what was looked at may be what another server has changed since
-            epoch = self._core.epochs.complete
+            self._storage.catalog.verify()  # or what was looked at may be what another server has changed since
+            epoch = self._live.epochs.complete
         self._count(applied)
         for request, result in applied:
             result.epoch = epoch
@@ -496,8 +512,8 @@ class _GroupCommit:
         writer.requests += len(applied)
         late = sum(result.late for _, result in applied)
         if late:
-            with self._core.lock:
-                self._core.totals.late_rows += late
+            with self._live.lock:
+                self._totals.late_rows += late
 
     def _table(self, table_id: int) -> TableGroup:
         found = self._tables.get(table_id)
@@ -505,11 +521,11 @@ class _GroupCommit:
             relation = self._writer.table(table_id)
             watermark_us = None
             if declared(relation.record) is not None:
-                with self._core.catalog.reading() as state:  # also what a commit without an answer has come to
+                with self._storage.catalog.reading() as state:  # also what a commit without an answer has come to
                     newest = state.newest_remap(table_id)
                 watermark_us = None if newest is None else newest.watermark_us
             found = self._tables[table_id] = TableGroup(
-                relation, self._writer.layout(table_id), self._writer.pinned(relation, self._held), self._core.root,
+                relation, self._writer.layout(table_id), self._writer.pinned(relation, self._held), self._storage.root,
                 watermark_us, watermark_us,
             )  # fmt: skip
         return found
@@ -542,27 +558,27 @@ class _GroupCommit:
     # ---- storing
 
     def _store(self, tables: Sequence[TableGroup], deltas: Mapping[int, pa.RecordBatch]) -> int:
-        core = self._core
-        with core.epochs.epoch() as epoch:
+        live, runtime = self._live, self._runtime
+        with live.epochs.epoch() as epoch:
             refs: dict[int, list[RunRef]] = {}
             size = sum(deltas[t.relation.id].nbytes for t in tables)
             # What exceeds the whole budget goes to the disk at once: there is no point in waiting for room.
-            with core.memory.reserving(size, lambda: core.stopping):
+            with self._memory.reserving(size, lambda: runtime.stopping):
                 for table in tables:
                     refs[table.relation.id] = self._write(table, deltas[table.relation.id], epoch)
             fault_point("table.commit.before")
             self._commit(tables, deltas, epoch, refs)
             fault_point("table.commit.after")
         if not self._also:  # else nobody waits for it who would read
-            with core.changed:
-                core.changed.wait_for(lambda: core.epochs.complete >= epoch or core.stopping)
-        image = core.catalog.image
-        if any(image.run_count(t.relation.state_table) >= core.settings.compaction_stall_runs for t in tables):
+            with live.changed:
+                live.changed.wait_for(lambda: live.epochs.complete >= epoch or runtime.stopping)
+        image = self._storage.catalog.image
+        if any(image.run_count(t.relation.state_table) >= runtime.settings.compaction_stall_runs for t in tables):
             self._writer._compact()
         return epoch
 
     def _write(self, table: TableGroup, delta: pa.RecordBatch, epoch: int) -> list[RunRef]:
-        core = self._core
+        storage = self._storage
         refs = [replace(ref, epoch_lo=epoch, epoch_hi=epoch) for ref in table.runs]
         if delta.num_rows:
             section = Section(table.relation.state_table, table.schema, [delta], epoch)
@@ -572,8 +588,8 @@ class _GroupCommit:
                 self._contents |= {run_id(ref): settling.held(content) for ref in new}
             else:
                 prefix = f"{table.relation.id}/{epoch:016x}-{uuid.uuid4().hex[:12]}"
-                self._held.enter_context(core.pins.writing(prefix))
-                new = write_run(core.root, f"{prefix}.run", [section], fsync=core.settings.run_fsync)
+                self._held.enter_context(storage.pins.writing(prefix))
+                new = write_run(storage.root, f"{prefix}.run", [section], fsync=self._runtime.settings.run_fsync)
             refs += new
         return refs
 
@@ -581,27 +597,27 @@ class _GroupCommit:
         self, tables: Sequence[TableGroup], deltas: Mapping[int, pa.RecordBatch], epoch: int,
         refs: Mapping[int, list[RunRef]],
     ) -> None:  # fmt: skip
-        core = self._core
+        live = self._live
         edits: list[Edit] = [*self._also]
         for table in tables:
-            edits += _edits(table, epoch, refs[table.relation.id], self._contents, core.clock.now_ms())
+            edits += _edits(table, epoch, refs[table.relation.id], self._contents, self._runtime.clock.now_ms())
         sure = False
         try:
-            core.catalog.transact(edits)
+            self._storage.catalog.transact(edits)
             sure = True
         except Fenced:
             raise
         except BaseException as error:
-            with core.lock:
+            with live.lock:
                 for table in tables:
                     # Should it turn out to be durable, no view has passed it by.
                     table.relation.changed(epoch)
-            if not isinstance(error, Exception) or not _happened(core, refs):
+            if not isinstance(error, Exception) or not _happened(self._storage.catalog, refs):
                 raise
             sure = True
         finally:
             self._note(tables, deltas, epoch, refs if sure else None)
-        with core.lock:
+        with live.lock:
             for table in tables:
                 table.relation.changed(epoch, sum(r.rows for r in refs[table.relation.id]))
 
@@ -658,7 +674,7 @@ def _edits(
     return edits
 
 
-def _happened(core: Core, refs: Mapping[int, Sequence[RunRef]]) -> bool:
+def _happened(catalog: Catalog, refs: Mapping[int, Sequence[RunRef]]) -> bool:
     """Whether a transaction whose outcome is unknown has put these runs into the catalog."""
-    with core.catalog.reading() as state:
+    with catalog.reading() as state:
         return all(run_id(ref) in state.runs for of in refs.values() for ref in of)
