@@ -67,7 +67,7 @@ BOUNDS = {
     "connectors/postgres/tables.py": 3,
     "connectors/values.py": 4,
     "connectors/webhook/body.py": 4,
-    "coordinator/decide/commit.py": 2,
+    "coordinator/decide/work.py": 2,
     "coordinator/observe/progress.py": 1,
     "coordinator/run/live_state.py": 1,
     "coordinator/writes/layout.py": 2,

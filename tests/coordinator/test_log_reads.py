@@ -21,8 +21,9 @@ from world import World, stand, stand_at
 from headrace.catalog.edits import Put
 from headrace.catalog.records import RemapRecord
 from headrace.common.faults import arm, disarm_all
-from headrace.coordinator.decide.commit import next_work, open_epoch
+from headrace.coordinator.decide.group_epoch import open_epoch
 from headrace.coordinator.decide.machine import next_epoch
+from headrace.coordinator.decide.work import next_work
 from headrace.coordinator.observe.history import EdgeReads
 from headrace.coordinator.run.attempt import reads_of
 from headrace.dataflow.params import EpochParams

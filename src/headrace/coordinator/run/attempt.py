@@ -17,17 +17,10 @@ from headrace.connectors.confidential import hiding
 from headrace.connectors.job_options import MAX_ROWS, PARALLELISM
 from headrace.connectors.sinks import open_sink
 from headrace.coordinator.ddl.secrets import Vault
-from headrace.coordinator.decide.commit import (
-    GroupEpoch,
-    JobPart,
-    Work,
-    lookup_refs,
-    next_work,
-    note_step,
-    source_rests,
-)
+from headrace.coordinator.decide.group_epoch import GroupEpoch, JobPart
 from headrace.coordinator.decide.targets import choose_parallelism
 from headrace.coordinator.decide.watermarks import mark_at
+from headrace.coordinator.decide.work import Work, lookup_refs, next_work, note_step, source_rests
 from headrace.coordinator.observe.history import EdgeReads
 from headrace.coordinator.observe.progress import ProgressBook
 from headrace.coordinator.run.capacity import Capacity

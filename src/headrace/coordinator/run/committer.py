@@ -25,15 +25,8 @@ from headrace.catalog.records import ObjectRecord
 from headrace.common.faults import fault_point
 from headrace.connectors.base import RowError
 from headrace.connectors.sinks import leaves_out_snapshot
-from headrace.coordinator.decide.commit import (
-    Commit,
-    JobPart,
-    handed_runs,
-    note_stored,
-    plan_bound,
-    plan_final,
-    plan_partial,
-)
+from headrace.coordinator.decide.commit import Commit, handed_runs, plan_bound, plan_final, plan_partial
+from headrace.coordinator.decide.group_epoch import JobPart, note_stored
 from headrace.coordinator.decide.machine import MAX_ROUNDS
 from headrace.coordinator.decide.targets import more_rows
 from headrace.coordinator.observe.history import Checkpoint, EdgeReads, History

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from headrace.config import Settings
-from headrace.coordinator.decide.commit import GroupEpoch, JobPart, Work, ahead_of, dues_after, open_epoch
+from headrace.coordinator.decide.group_epoch import GroupEpoch, JobPart, ahead_of, dues_after, open_epoch
 from headrace.coordinator.decide.machine import (
     MAX_HELD,
     checkpoint_due,
@@ -23,6 +23,7 @@ from headrace.coordinator.decide.membership import Move
 from headrace.coordinator.decide.options import Cadence, cadence
 from headrace.coordinator.decide.targets import Decision
 from headrace.coordinator.decide.together import next_steps
+from headrace.coordinator.decide.work import Work
 from headrace.coordinator.run.attempt import EpochInFlight, max_rows
 from headrace.coordinator.run.committer import Committer, EpochAbandoned, Spawn, spawn
 from headrace.coordinator.run.core import Core

@@ -12,8 +12,9 @@ from headrace.catalog.catalog import Catalog
 from headrace.catalog.state import CatalogState
 from headrace.common.clock import Clock
 from headrace.connectors.base import SlotStanding, Source
-from headrace.coordinator.decide.graph import Graph, RelationState
+from headrace.coordinator.decide.graph import Graph
 from headrace.coordinator.decide.job import JobState, PlanFacts
+from headrace.coordinator.decide.relation import RelationState
 from headrace.coordinator.run.epochs import EpochClock
 from headrace.coordinator.run.waiting import Waiters
 from headrace.dataflow.lasting import LastingPlan, Outline

@@ -22,7 +22,7 @@ from headrace.common.faults import fault_point
 from headrace.connectors.base import Admission, Binding, FollowingTable, Offsets, SlotStanding, Source
 from headrace.connectors.sources import holds, is_whole
 from headrace.coordinator.ddl.secrets import Vault
-from headrace.coordinator.decide.graph import NEVER
+from headrace.coordinator.decide.relation import NEVER
 from headrace.coordinator.decide.targets import retry_delay_ms
 from headrace.coordinator.decide.watermarks import declared, raised
 from headrace.coordinator.observe.progress import ProgressBook
