@@ -29,9 +29,9 @@ def test_a_table_read_waits_for_a_change_whose_epoch_is_not_complete(db: Databas
     writing = threading.Thread(target=db.insert, args=(t, 2))
     writing.start()
     try:
-        eventually(lambda: db.c.writer.last_change([t]) > core.live.epochs.complete, "the change to be noted")
+        eventually(lambda: db.c.writer.tables.last_change([t]) > core.live.epochs.complete, "the change to be noted")
         threading.Timer(0.3, core.live.epochs.end, [older]).start()
-        options = ReadOptions(at_least=db.c.writer.last_change([t]))
+        options = ReadOptions(at_least=db.c.writer.tables.last_change([t]))
         with db.c.snapshot([t], options=options) as snapshot:
             assert db.values(snapshot.tables[t]) == [1, 2]
     finally:

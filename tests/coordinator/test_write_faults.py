@@ -148,7 +148,7 @@ def test_a_row_that_is_just_being_committed_is_not_seen_by_an_older_transaction(
 ) -> None:
     t = keyed(db, "bigint")
     db.c.commit(put(t, 1, 10))
-    db.c.writer._rows.forget(t)
+    db.c.writer.tables._rows.forget(t)
     seen: list[Any] = []
     transact = Catalog.transact
 

@@ -54,6 +54,7 @@ from headrace.coordinator.upkeep.vacuum import Vacuum
 from headrace.coordinator.writes.handing import Handing
 from headrace.coordinator.writes.layout import Key, Row
 from headrace.coordinator.writes.requests import Request, TableWrite, WriteResult
+from headrace.coordinator.writes.table_rows import TableRows
 from headrace.coordinator.writes.transaction import WriteTransaction
 from headrace.coordinator.writes.writer import Writer
 from headrace.dataflow.lasting import PlanFiles
@@ -134,7 +135,7 @@ class Coordinator:
         )  # fmt: skip
         self._reads = Reads(live, storage, runtime)
         self._writer = Writer(live, storage, runtime, core.capacity.memory, core.totals, self._maintenance.request)
-        self._compactor.merged = self._writer.merged
+        self._compactor.merged = self._writer.tables.merged
         core.hand_over = Handing(storage, live.epochs, runtime, self._writer).prepared
         self._status_of = Status(
             live, storage.root, runtime, core.history, core.progress, reads=self._reads, barriers=self._barriers,
@@ -472,6 +473,11 @@ class Coordinator:
         """The way of all changes into tables."""
         return self._writer
 
+    @property
+    def tables(self) -> TableRows:
+        """How rows of tables are laid out, and when they have changed."""
+        return self._writer.tables
+
     def _settle(self) -> None:
         self._writer.tidy()
         self._writer.settling.pass_once()
@@ -539,7 +545,7 @@ class Coordinator:
 
         None where there is none, `LATER` where something has to be waited for.
         """
-        return self._guarded(lambda: self._reads.row_now(self.writer, table_id, key, options))
+        return self._guarded(lambda: self._reads.row_now(self._writer.tables, table_id, key, options))
 
     def state_snapshot(self, table_ids: Sequence[int]) -> Snapshot:
         """What state tables hold, by their ids, each as of its committed epoch; close it after use.

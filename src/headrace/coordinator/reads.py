@@ -40,7 +40,7 @@ from headrace.state.schema import RunRef, TableSchema
 
 if TYPE_CHECKING:
     from headrace.coordinator.writes.layout import Key, Row
-    from headrace.coordinator.writes.writer import Writer
+    from headrace.coordinator.writes.table_rows import TableRows
 
 DEFAULT_WAIT_S = 60.0
 """Most seconds that a read waits for a snapshot, where it gives no limit."""
@@ -173,7 +173,7 @@ class Reads:
             raise
         return Snapshot(epoch, tables, sources, notices, epochs, shown, storage.pins, pin)
 
-    def row_now(self, writer: Writer, table_id: int, key: Key, options: ReadOptions) -> Row | Later | None:
+    def row_now(self, tables: TableRows, table_id: int, key: Key, options: ReadOptions) -> Row | Later | None:
         """The row of a table with a primary key at the epoch that `snapshot` would choose for it, without waiting.
 
         A table is exact at every complete epoch: it is the newest one. `LATER` where something is to be waited for.
@@ -183,7 +183,7 @@ class Reads:
         if live.mirrored is not None or not self._storage.answers_at_once:
             return LATER
         self._storage.catalog.verify()
-        found = writer.row_now(writer.table(table_id), key)
+        found = tables.row_now(tables.table(table_id), key)
         if found is None or found[1] < options.at_least:
             return LATER
         (_, row), epoch = found

@@ -19,9 +19,10 @@ from headrace.catalog.catalog import Catalog
 from headrace.common.faults import arm, disarm_all
 from headrace.coordinator.writes import writer as writer_module
 from headrace.coordinator.writes.group import TableGroup
+from headrace.coordinator.writes.group_commit import GroupCommit
 from headrace.coordinator.writes.history import ReadSet
 from headrace.coordinator.writes.requests import Deferred, RowWrite, TableWrite, TransactionCommit, WriteResult
-from headrace.coordinator.writes.writer import Writer, _GroupCommit
+from headrace.coordinator.writes.table_rows import TableRows
 from headrace.errors import (
     Fenced,
     HeadraceError,
@@ -161,15 +162,15 @@ def test_rows_that_cannot_be_read_fail_those_who_want_them(db: Tables, monkeypat
     """A damaged object of one table is no reason to refuse writes to others."""
     bad, good = db.numbers("bad"), db.numbers("good")
     db.put(bad, (1, 1))
-    db.writer._rows.forget(bad)
-    found_in = Writer.looked_up
+    db.writer.tables._rows.forget(bad)
+    found_in = TableRows.looked_up
 
-    def found_or_not(self: Writer, table_id: int, *rest: Any) -> Any:
+    def found_or_not(self: TableRows, table_id: int, *rest: Any) -> Any:
         if table_id == bad:
             raise StorageError("a damaged object")
         return found_in(self, table_id, *rest)
 
-    monkeypatch.setattr(Writer, "looked_up", found_or_not)
+    monkeypatch.setattr(TableRows, "looked_up", found_or_not)
     found = db.together(RowWrite(sets(bad, 1, lambda v: v + 1)), RowWrite(inserts(good, (1, 1))))
     assert isinstance(found[0], StorageError) and isinstance(found[1], WriteResult)
     monkeypatch.undo()
@@ -364,14 +365,14 @@ def test_whoever_waits_is_told_whatever_happens(
     """All of the group in which it happened, and the groups after it go on."""
     t = db.numbers("t")
     monkeypatch.setattr(writer_module, "GROUP_REQUESTS", 2)
-    store, left = _GroupCommit._store, [error]
+    store, left = GroupCommit._store, [error]
 
-    def fails(commit: _GroupCommit, *rest: Any) -> int:
+    def fails(commit: GroupCommit, *rest: Any) -> int:
         if left:
             raise left.pop()
         return store(commit, *rest)
 
-    monkeypatch.setattr(_GroupCommit, "_store", fails)
+    monkeypatch.setattr(GroupCommit, "_store", fails)
     with db.writer.paused():
         done = [db.writer.submit(RowWrite(inserts(t, (n, n)))) for n in range(4)]
     for n, future in enumerate(done):
@@ -420,10 +421,10 @@ def test_a_dropped_table_is_named(db: Tables) -> None:
 def test_keys_are_found_whichever_run_they_are_in(db: Tables, forgotten: bool) -> None:
     """Only runs that may have a key are looked into: also after merges, and when the history has forgotten changes."""
     t, drawn = db.numbers("t"), random.Random(7)
-    db.writer._history._keys_kept = 12 if forgotten else 1_000_000
+    db.writer.tables.history._keys_kept = 12 if forgotten else 1_000_000
     wanted: dict[int, int] = {}
     for step in range(120):
-        db.writer._rows.forget(t)
+        db.writer.tables._rows.forget(t)
         key = drawn.randrange(20)
         if drawn.random() < 0.2:
             db.c.commit(RowWrite(sets(t, key, lambda v: None)))

@@ -192,12 +192,12 @@ def test_rows_are_looked_up_as_of_the_snapshot(db: Tables) -> None:
     with db.transaction() as work:
         since = work.fix()
         db.put(t, (1, 5))
-        db.writer._rows.forget(t)
-        db.writer._history.forget(t)  # as in the moment between the catalog's commit and the note of it
-        relation = db.writer.table(t)
+        db.writer.tables._rows.forget(t)
+        db.writer.tables.history.forget(t)  # as in the moment between the catalog's commit and the note of it
+        relation = db.writer.tables.table(t)
         with ExitStack() as held:
-            refs = db.writer.pinned(relation, held)
-            found = db.writer.rows_unchanged(relation, db.writer.layout(t), refs, [(1,)], since)
+            refs = db.writer.tables.pinned(relation, held)
+            found = db.writer.tables.rows_unchanged(relation, db.writer.tables.layout(t), refs, [(1,)], since)
         assert found[(1,)].row == (1, 1)
 
 

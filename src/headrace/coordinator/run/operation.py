@@ -125,7 +125,7 @@ class Operation:
         if self._lease.take():
             self._lease.start()
         self._times.step("storage", self._prepare)
-        self._writer.recover()
+        self._writer.tables.recover()
         writable()
         self._times.step("relations", self._planning.recover)
         self._times.step("reads", self._reads.recover)

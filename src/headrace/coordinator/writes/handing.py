@@ -65,11 +65,11 @@ class Handing:
         """
         target = target_of(sink)
         assert target is not None
-        table = self.writer.table(target)
+        table = self.writer.tables.table(target)
         with self.writer.gate([table.id], check), ExitStack() as held:
             size, rows = sum(ref.length for ref in runs), sum(ref.rows for ref in runs)
             large = (rows > HELD_ROWS or size > HELD_BYTES) and declared(table.record) is None
-            newest = self.writer.pinned(table, held) if large else ()
+            newest = self.writer.tables.pinned(table, held) if large else ()
             parts: list[Part] = []
             for change in self._changes(sink, table, runs):
                 check()

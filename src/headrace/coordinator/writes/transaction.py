@@ -157,6 +157,7 @@ class WriteTransaction:
         self._live = live
         self._storage = storage
         self._writer = writer
+        self._tables = writer.tables
         self._gate = gate
         self._own: dict[int, _Own] = {}
         self._held = Holds()
@@ -193,7 +194,7 @@ class WriteTransaction:
 
     def can_look_up(self, table_id: int) -> bool:
         """Whether rows of a table can be found by their primary keys as Python objects."""
-        return self._writer.layout(table_id).keyed
+        return self._tables.layout(table_id).keyed
 
     def note_tables(self, table_ids: Iterable[int]) -> None:
         """Note that it has read tables as a whole."""
@@ -201,7 +202,7 @@ class WriteTransaction:
 
     def note_keys(self, table_id: int, keys: Sequence[Key]) -> None:
         """Note that it has looked up primary keys."""
-        self.reads.add_keys(table_id, self._writer.layout(table_id).hashes(keys).tolist())
+        self.reads.add_keys(table_id, self._tables.layout(table_id).hashes(keys).tolist())
 
     def own_runs(self, table_id: int) -> tuple[RunRef, ...]:
         """Runs with its own changes of a table, for reads at its snapshot."""
@@ -268,11 +269,11 @@ class WriteTransaction:
 
     def schema(self, table_id: int) -> TableSchema:
         """The layout of a table's state. Fixes no snapshot."""
-        return self._writer.layout(table_id).schema
+        return self._tables.layout(table_id).schema
 
     def stored_rows(self, table_id: int) -> int:
         """Rows in a table's newest runs: about as many as it has. Fixes no snapshot."""
-        state_table = self._writer.table(table_id).state_table
+        state_table = self._tables.table(table_id).state_table
         with self._storage.catalog.reading() as state:
             return sum(run.ref.rows for run in state.runs_of(state_table))
 
@@ -292,7 +293,7 @@ class WriteTransaction:
             below = own.batches_below()
             found = find_rows(own.layout, lambda hashes: self._fetch(own, hashes, below), left) if left else {}
         else:
-            found = self._writer.rows_unchanged(own.relation, own.layout, own.refs, keys, epoch)
+            found = self._tables.rows_unchanged(own.relation, own.layout, own.refs, keys, epoch)
         self.reads.add_keys(table_id, [row.k for row in found.values()])
         return found
 
@@ -304,11 +305,11 @@ class WriteTransaction:
 
     def _table(self, table_id: int) -> _Own:
         own = self._own.get(table_id)
-        relation = self._writer.table(table_id)
+        relation = self._tables.table(table_id)
         if own is None:
             self.fix()
-            refs = self._writer.pinned(relation, self._held)
-            own = self._own[table_id] = _Own(relation, self._writer.layout_of(relation), refs)
+            refs = self._tables.pinned(relation, self._held)
+            own = self._own[table_id] = _Own(relation, self._tables.layout_of(relation), refs)
         return own
 
     def _fetch(self, own: _Own, keys: Ints, changes: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
