@@ -456,11 +456,11 @@ def test_a_new_view_joins_a_busy_group(tmp_path: Path) -> None:
 def test_catching_up_without_end_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """PC-28: by itself the view is created and said to lag; one that was to join a group fails with a reason."""
     import headrace.coordinator.decide.machine as machine
-    import headrace.coordinator.run.committer as committer
+    import headrace.coordinator.run.accounts as accounts
 
     monkeypatch.setattr(machine, "caught_up", lambda graph, job, target, within_ms: False)
     monkeypatch.setattr(machine, "MAX_ROUNDS", 3)
-    monkeypatch.setattr(committer, "MAX_ROUNDS", 3)
+    monkeypatch.setattr(accounts, "MAX_ROUNDS", 3)
     db = Groups(tmp_path)
     try:
         t = db.table()

@@ -24,8 +24,8 @@ from headrace.connectors.datagen import DatagenSource
 from headrace.coordinator.observe.watchdog import Watchdog
 from headrace.coordinator.run import guard, ticker
 from headrace.coordinator.run.committer import Committer
-from headrace.coordinator.run.driver import Driver
 from headrace.coordinator.run.lane_failures import Failures
+from headrace.coordinator.run.readiness import Readiness
 from headrace.coordinator.run.ticker import Ticker
 from headrace.coordinator.upkeep.compaction import Compactor
 from headrace.coordinator.upkeep.logs import LogKeeper
@@ -212,16 +212,16 @@ def test_a_lane_whose_loop_fails_says_so_and_goes_on(db: Database, monkeypatch: 
     v, other = db.view("v", t), db.view("other", t)
     db.insert(t, 1)
     db.c.flush(WAIT_S)
-    may_open = Driver._may_open
+    may_open = Readiness.may_open
     broken = threading.Event()
     broken.set()
 
-    def fails(driver: Driver, lane: Any) -> bool:
+    def fails(ready: Readiness, lane: Any) -> bool:
         if broken.is_set() and lane[0].id == v:
             raise ZeroDivisionError("no one is perfect")
-        return may_open(driver, lane)
+        return may_open(ready, lane)
 
-    monkeypatch.setattr(Driver, "_may_open", fails)
+    monkeypatch.setattr(Readiness, "may_open", fails)
     db.insert(t, 2)
     db.until(lambda: db.core.live.graph.jobs[v].error is not None)
     shown = db.status(v)

@@ -53,7 +53,7 @@ class SplittingDatabase(Database):
 
 @pytest.fixture
 def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., SplittingDatabase]]:
-    monkeypatch.setattr("headrace.coordinator.run.driver.STALL_LOOK_S", 0.02)
+    monkeypatch.setattr("headrace.coordinator.run.readiness.STALL_LOOK_S", 0.02)
     made: list[SplittingDatabase] = []
 
     def open_(**settings: Any) -> SplittingDatabase:

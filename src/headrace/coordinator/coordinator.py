@@ -134,7 +134,9 @@ class Coordinator:
             settle=self._settle,
         )  # fmt: skip
         self._reads = Reads(live, storage, runtime)
-        self._writer = Writer(live, storage, runtime, core.capacity.memory, core.totals, self._maintenance.request)
+        self._writer = Writer(
+            live, storage, runtime, core.capacity.memory, core.accounts.totals, self._maintenance.request
+        )
         self._compactor.merged = self._writer.tables.merged
         core.hand_over = Handing(storage, live.epochs, runtime, self._writer).prepared
         self._status_of = Status(
@@ -630,7 +632,7 @@ class Coordinator:
         """What has been counted, most of it since the server started. Raises `Fenced`, `StorageError`."""
         core = self._core
         return collect(
-            core.live, core.storage, core.capacity.memory, jobs=core.totals, merges=self._compactor.counts,
+            core.live, core.storage, core.capacity.memory, jobs=core.accounts.totals, merges=self._compactor.counts,
             vacuum=self._vacuum.counts, start_s=self._operation.start_s, failures=core.guard.failures,
         )  # fmt: skip
 

@@ -14,10 +14,12 @@ epochs.py         who may still write at which epoch, and which epoch is complet
 ticker.py         allocates an epoch at each tick and binds the sources
 lanes.py          the threads of lanes
 driver.py         one lane's thread: waits, runs steps, commits, retries
+readiness.py      when a lane may open its next epoch, and when it has to commit
 lane_failures.py  what becomes of a lane's jobs when an epoch fails
 regroup.py        makes durable who of a group moves in step, or takes it back
 attempt.py        one step of a job as Spark runs it
 committer.py      commits a lane's epochs in order, beside the next one's run
+accounts.py       what committed epochs are counted as and told by
 waiting.py        who waits for the coordinator to get on, and who wakes whom
 guard.py          keeps background work going: failures are told, counted, tried again
 pins.py           epochs and objects that are in use

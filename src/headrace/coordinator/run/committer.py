@@ -13,32 +13,25 @@ in flight (`machine.may_run_ahead`). docs/design/0005 has the reasons and figure
 from __future__ import annotations
 
 import threading
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import asdict
 from itertools import takewhile
 from typing import Protocol
 
-from headrace.catalog.edits import AddEvent, Edit
+from headrace.catalog.edits import Edit
 from headrace.catalog.records import ObjectRecord
 from headrace.common.faults import fault_point
-from headrace.connectors.base import RowError
 from headrace.connectors.sinks import leaves_out_snapshot
 from headrace.coordinator.decide.commit import Commit, handed_runs, plan_bound, plan_final, plan_partial
 from headrace.coordinator.decide.group_epoch import JobPart, note_stored
-from headrace.coordinator.decide.machine import MAX_ROUNDS
-from headrace.coordinator.decide.targets import more_rows
-from headrace.coordinator.observe.history import Checkpoint, EdgeReads, History
-from headrace.coordinator.observe.sparing import Sparing
-from headrace.coordinator.run.attempt import EpochInFlight, configured_rows
+from headrace.coordinator.run.accounts import Accounts
+from headrace.coordinator.run.attempt import EpochInFlight
 from headrace.coordinator.run.guard import Guard, as_headrace_error
-from headrace.coordinator.run.live_state import Job, LiveState, Metrics
+from headrace.coordinator.run.live_state import Job, LiveState
 from headrace.coordinator.run.locks import Locks
 from headrace.coordinator.run.runtime import Runtime
 from headrace.coordinator.run.storage import Storage
-from headrace.dataflow.runner import EpochResult
-from headrace.errors import Fenced, HeadraceError, JobFailed
+from headrace.errors import Fenced, HeadraceError
 from headrace.state.schema import HANDED, RunRef
 
 Spawn = Callable[[Callable[[], None]], None]
@@ -66,19 +59,17 @@ class Committer:
     """The commits of one lane. `failed` is told of an epoch that could not be committed, with all after it given up."""
 
     def __init__(
-        self, live: LiveState, storage: Storage, runtime: Runtime, locks: Locks, guard: Guard, sparing: Sparing,
-        history: History, totals: Metrics, hand_over: HandOver, *,
+        self, live: LiveState, storage: Storage, runtime: Runtime, locks: Locks, guard: Guard, accounts: Accounts,
+        hand_over: HandOver, *,
         failed: Callable[[EpochInFlight, HeadraceError], None], spawn: Spawn,
     ) -> None:  # fmt: skip
-        """`totals` are those of all jobs together. `hand_over` is how what sinks have for tables gets there."""
+        """`hand_over` is how what sinks have for tables gets there."""
         self._live = live
         self._storage = storage
         self._runtime = runtime
         self._locks = locks
         self._guard = guard
-        self._sparing = sparing
-        self._history = history
-        self._totals = totals
+        self._accounts = accounts
         self._hand_over = hand_over
         self._failed = failed
         self._spawn = spawn
@@ -218,7 +209,7 @@ class Committer:
             note_stored(now.epoch)
             with live.changed:
                 commit.apply(live.graph)
-                self._count(now)
+                self._accounts.count(now)
                 for job in now.lane:
                     job.retry(0.0)
                 live.changed.advanced()
@@ -239,30 +230,17 @@ class Committer:
                     raise EpochAbandoned
                 epochs = [now.epoch for now in due]
                 commit = plan_final(live.graph, state, last.lane, epochs, runtime.clock.now_ms(), within_ms)
-            self._transact(due, commit, self._events(due), transact)
+            self._transact(due, commit, self._accounts.events(due), transact)
             # At once: who is told that it is committed finds it counted, and nothing held for it any more.
             with live.changed:
                 commit.apply(live.graph)
                 for now in due:
-                    self._note(now)
+                    self._accounts.note(now)
                     now.holds.close()
                     self._end(now)
                 live.changed.advanced()
         for job_id in commit.late:
-            self._say_late(live.graph.jobs.get(job_id), last.epoch.target)
-
-    def _note(self, now: EpochInFlight) -> None:
-        """Keep in memory, for decisions and for people, that an epoch is committed. The caller holds the lock."""
-        runtime = self._runtime
-        for job in now.lane:
-            if job.trouble.failed_total == now.failures[job.id]:
-                self._recovered(job)
-            job.metrics.epochs += 1
-            self._totals.epochs += 1
-            job.metrics.last_epoch_ms = round((runtime.clock.monotonic_s() - now.since_s) * 1000)
-            job.limit(more_rows(job.portion.most_rows, configured_rows(runtime.settings, job)))
-        self._count(now)
-        self._record(now)
+            self._accounts.say_late(live.graph.jobs.get(job_id), last.epoch.target)
 
     @contextmanager
     def _handed(self, due: Sequence[EpochInFlight]) -> Iterator[Callable[[Sequence[Edit]], object]]:
@@ -309,88 +287,3 @@ class Committer:
         except HeadraceError:
             if not commit.happened(storage.catalog.state):
                 raise
-
-    def _events(self, due: Sequence[EpochInFlight]) -> list[AddEvent]:
-        edits: list[AddEvent] = []
-        for job in due[0].lane:
-            if job.failures and job.trouble.failed_total == due[0].failures[job.id]:
-                text = f'job "{job.name}" has recovered after {job.failures} failed attempts'
-                edits.append(AddEvent("job_recovered", job.id, text))
-        for ran in (ran for now in due for ran in now.results):
-            if ran.result.row_error_count:
-                text = f'job "{ran.job.name}" met {ran.result.row_error_count} {_what_failed(ran.result)}'
-                edits.append(
-                    AddEvent("row_errors", ran.job.id, text, repr([asdict(e) for e in ran.result.row_errors[:5]]))
-                )
-        told = (self._sparing.thinned(edit) for edit in edits)
-        return [edit for edit in told if edit is not None]
-
-    def _count(self, now: EpochInFlight) -> None:
-        for ran in now.results:
-            ran.job.metrics.add(ran.result)
-            self._totals.add(ran.result)
-            self._note_times(ran.result)
-            errors = ran.result.row_errors
-            self._history.failed_on(ran.job.id, now.epoch.target, self._runtime.clock.now_ms(), errors)
-        now.committed += now.results
-        now.results.clear()
-
-    def _note_times(self, result: EpochResult) -> None:
-        """The next binding of a source raises its watermark by what has been read of it."""
-        for source_id, newest_us in result.newest_us.items():
-            source = self._live.graph.relations.get(source_id)
-            if source is not None:
-                source.newest_us = max(newest_us, newest_us if source.newest_us is None else source.newest_us)
-
-    def _record(self, now: EpochInFlight) -> None:
-        """Keep for people what a checkpoint was like."""
-        for part in now.epoch.parts:
-            job = part.job
-            steps = [ran for ran in now.committed if ran.job is job]
-            runs = [ref for ran in steps for ref in ran.result.runs]
-            taken: defaultdict[int, EdgeReads] = defaultdict(EdgeReads)
-            for relation, reads in (item for ran in steps for item in ran.reads.items()):
-                taken[relation].add(reads)
-            done = Checkpoint(
-                group=job.group,
-                job_id=job.id,
-                epoch=now.epoch.target,
-                from_epoch=part.committed,
-                at_ms=self._runtime.clock.now_ms(),
-                duration_ms=job.metrics.last_epoch_ms,
-                rows_in=sum(ran.result.rows_in for ran in steps),
-                rows_out=sum(ran.result.rows_out for ran in steps),
-                objects=len({ref.path for ref in runs}),
-                bytes=sum(ref.length for ref in runs),
-            )
-            self._history.committed(done, taken)
-
-    def _recovered(self, job: Job) -> None:
-        job.recover()
-        job.says("")
-        if job.created:
-            job.read_all()
-        elif not job.joined:
-            job.says(f'catching up with checkpoint group "{job.group}"')
-
-    def _say_late(self, job: Job | None, target: int) -> None:
-        """A job that does not catch up: say so; one that was to join a group stays out of it, so as not to delay it."""
-        if job is None:
-            return
-        live = self._live
-        text = f'job "{job.name}" falls behind its inputs: after {MAX_ROUNDS} checkpoints it is at epoch {target}'
-        event = self._sparing.thinned(AddEvent("job_lagging", job.id, text))
-        with suppress(HeadraceError):
-            self._storage.catalog.transact([] if event is None else [event])
-        with live.changed:
-            job.count_anew()
-            if not job.created:
-                error = JobFailed(text, hint="raise its max_rows_per_epoch or parallelism, or leave out its group")
-                job.fail(error, self._runtime.clock.now_ms(), attempt=False)
-                job.says(text)
-            live.changed.notify_all()
-
-
-def _what_failed(result: EpochResult) -> str:
-    of_expressions = any(not isinstance(e, RowError) for e in result.row_errors)
-    return "rows on which an expression failed" if of_expressions else "rows that could not be understood"

@@ -14,12 +14,13 @@ from headrace.coordinator.ddl.secrets import Vault
 from headrace.coordinator.observe.history import History
 from headrace.coordinator.observe.progress import ProgressBook
 from headrace.coordinator.observe.sparing import Sparing
+from headrace.coordinator.run.accounts import Accounts
 from headrace.coordinator.run.application import Application
 from headrace.coordinator.run.attempt import Attempts
 from headrace.coordinator.run.capacity import Capacity, FairSlots
 from headrace.coordinator.run.committer import HandOver
 from headrace.coordinator.run.guard import Guard
-from headrace.coordinator.run.live_state import LiveState, Metrics
+from headrace.coordinator.run.live_state import LiveState
 from headrace.coordinator.run.locks import Locks
 from headrace.coordinator.run.runtime import Runtime
 from headrace.coordinator.run.storage import Storage, state_root
@@ -63,7 +64,6 @@ class Core:
         self.history = History()
         self.progress = ProgressBook(clock.monotonic_s, clock.now_ms)
         self.attempts = Attempts(self.live, self.storage, runtime, self.capacity, self.vault, self.progress)
-        self.totals = Metrics()
-        """Of all jobs together, dropped ones included. The lock of `live` guards it."""
+        self.accounts = Accounts(self.live, catalog, runtime, self.sparing, self.history)
         self.hand_over: HandOver = _no_tables
         """How what sinks have for tables gets there."""
