@@ -10,16 +10,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from headrace.catalog.state import CatalogState
 from headrace.common.columns import Column
-from headrace.common.epoch import epoch_ms
 from headrace.connectors.base import Offsets
-from headrace.coordinator.decide.exact import Interval, intersect_all, newest
-from headrace.coordinator.decide.graph import Graph
+from headrace.coordinator.decide.exact import newest
 from headrace.coordinator.decide.machine import align_for_reads
 from headrace.coordinator.decide.query_epochs import (
     Candidate,
@@ -28,10 +25,18 @@ from headrace.coordinator.decide.query_epochs import (
     Monotonic,
     choose,
     choose_at_most,
-    common_epochs,
     restart_floor,
 )
-from headrace.coordinator.run.live_state import Job, LiveRelation, LiveState
+from headrace.coordinator.observe.obstacles import (
+    created_views,
+    notices,
+    refuse_behind,
+    refuse_new,
+    refuse_passed,
+    refuse_shown,
+    stuck_jobs,
+)
+from headrace.coordinator.run.live_state import Job, LiveState
 from headrace.coordinator.run.pins import Pins
 from headrace.coordinator.run.runtime import Runtime
 from headrace.coordinator.run.storage import Storage
@@ -160,7 +165,7 @@ class Reads:
                 if options.session is not None:
                     options.session.raise_to(epochs)
             epoch = min(epochs.values(), default=options.at or live.epochs.complete)
-            notices = self._notices(ids, epochs, options) if options.at is None else []
+            told = self._notices(ids, epochs, options) if options.at is None else []
             # A transaction goes on with reads of other relations at this epoch.
             pin = storage.pins.pin(None if options.align else ids, epoch)
             if options.align:
@@ -171,7 +176,7 @@ class Reads:
         except BaseException:
             storage.pins.unpin(pin)
             raise
-        return Snapshot(epoch, tables, sources, notices, epochs, shown, storage.pins, pin)
+        return Snapshot(epoch, tables, sources, told, epochs, shown, storage.pins, pin)
 
     def row_now(self, tables: TableRows, table_id: int, key: Key, options: ReadOptions) -> Row | Later | None:
         """The row of a table with a primary key at the epoch that `snapshot` would choose for it, without waiting.
@@ -265,11 +270,11 @@ class Reads:
         if options.exactly is not None:
             for c in read:
                 if c.floor > options.exactly:
-                    _refuse_shown(live.graph.relation(c.relation).name, options.exactly, c.floor)
+                    refuse_shown(live.graph.relation(c.relation).name, options.exactly, c.floor)
             self._check_range([c.relation for c in read], options.exactly)
             found = choose_at_most(read, options.exactly)
             return dict.fromkeys((c.relation for c in read), options.exactly) if found == options.exactly else None
-        created = [live.graph.exact(j.id) for j in _created(live.graph)] if options.consistency == "global" else []
+        created = [live.graph.exact(j.id) for j in created_views(live.graph)] if options.consistency == "global" else []
         return choose(options.consistency, read, created)
 
     def _go_on_or_refuse(self, read: Sequence[Candidate], options: ReadOptions, late: bool) -> None:
@@ -278,9 +283,9 @@ class Reads:
         jobs = [live.graph.jobs[c.relation] for c in read if c.relation in live.graph.jobs]
         for job in jobs:
             if not job.committed:
-                _refuse_new(job)
+                refuse_new(job)
         if options.consistency == "global" and options.exactly is None:
-            jobs = list({j.id: j for j in [*jobs, *_created(live.graph)]}.values())
+            jobs = list({j.id: j for j in [*jobs, *created_views(live.graph)]}.values())
         wanted = options.exactly or max((c.floor for c in read), default=0)
         behind = [j for j in jobs if live.graph.job_frontier(j) < max(wanted, 1)]
         stuck = [j for j in behind if stuck_jobs(live.graph, j.id)]
@@ -289,7 +294,7 @@ class Reads:
         if options.exactly is not None:
             passed = [c.relation for c in read if newest(c.exact, wanted) != wanted and (newest(c.exact) or 0) > wanted]
             if passed:
-                _refuse_passed(live.graph.relation(passed[0]).name, wanted)
+                refuse_passed(live.graph.relation(passed[0]).name, wanted)
         if not jobs and not late and live.mirrored is None and live.epochs.complete < wanted <= live.epochs.last:
             return  # a change of a table is known a moment before its epoch is complete
         if not jobs and (live.mirrored is None or late):
@@ -315,29 +320,14 @@ class Reads:
         )
 
     def _refuse(self, read: Sequence[Candidate], behind: Job, wanted: int, options: ReadOptions) -> NoReturn:
-        live = self._live
-        at = live.graph.job_frontier(behind)
-        why = stuck_jobs(live.graph, behind.id) or [behind]
-        reasons = "; ".join(_state_of(live.graph, j) for j in why)
-        created = [live.graph.exact(j.id) for j in _created(live.graph)]
-        common = newest(common_epochs(options.consistency, read, created))
-        if options.exactly is not None:
-            shown = f"the transaction reads at epoch {wanted}"
-            hint = "end the transaction and start it again"
-        elif wanted == options.at_least:
-            shown = f"the session has written at epoch {wanted}"
-            hint = "SET read_your_writes = off accepts an older snapshot"
-        else:
-            name = next(live.graph.relation(c.relation).name for c in read if c.floor == wanted)
-            shown = f'"{name}" was already shown at epoch {wanted}'
-            hint = "SET monotonic_reads = 'off' accepts an older snapshot; each relation is readable by itself"
-            if options.consistency == "global" and behind.id not in {c.relation for c in read}:
-                hint = "SET query_consistency = 'snapshot' looks only at the relations of the query"
-        raise SnapshotUnavailable(
-            f'materialized view "{behind.name}" ({behind.shown_status}) is at epoch {at}, but {shown}',
-            detail=f"newest common snapshot: {common or 'none'}; floor: {wanted}; {reasons}",
-            hint=hint,
-        )
+        refuse_behind(
+            self._live.graph, read, behind, wanted, options.consistency, exactly=options.exactly is not None,
+            written=options.at_least,
+        )  # fmt: skip
+
+    def _notices(self, ids: Sequence[int], epochs: Mapping[int, int], options: ReadOptions) -> list[str]:
+        others = options.consistency == "global" and options.exactly is None
+        return notices(self._live.graph, ids, epochs, self._runtime.settings.lag_notice_ms, others=others)
 
     def _check_range(self, ids: Sequence[int], at: int) -> None:
         live = self._live
@@ -361,33 +351,6 @@ class Reads:
             raise SnapshotUnavailable(f"no epoch at or below {at} at which all relations of the statement can be read")
         return dict.fromkeys(ids, found)
 
-    # ---- notices; the caller holds the lock
-
-    def _notices(self, ids: Sequence[int], epochs: Mapping[int, int], options: ReadOptions) -> list[str]:
-        live = self._live
-        own = live.graph.jobs_above(ids)
-        found = [_state_of(live.graph, j) for j in reversed(own) if _trouble(j)]
-        limit_ms = self._runtime.settings.lag_notice_ms
-        for job in (live.graph.jobs[i] for i in ids if i in live.graph.jobs):
-            late_ms = epoch_ms(live.epochs.complete) - epoch_ms(epochs[job.id])
-            if limit_ms and late_ms > limit_ms and not _trouble(job):
-                found.append(f'materialized view "{job.name}" is {late_ms / 1000:.0f} s behind: epoch {epochs[job.id]}')
-        if options.consistency == "global" and epochs and options.exactly is None:
-            found += self._holding_back(own, next(iter(epochs.values())))
-        return found
-
-    def _holding_back(self, own: Sequence[Job], epoch: int) -> list[str]:
-        """The views in trouble without which a global read would be newer."""
-        live = self._live
-        counted = _created(live.graph)
-        well: list[Sequence[Interval]] = [live.graph.exact(j.id) for j in counted if not stuck_jobs(live.graph, j.id)]
-        best = newest(intersect_all(well)) if well else live.epochs.complete
-        if best is None or best <= epoch:
-            return []
-        return [
-            f"{_state_of(live.graph, j)}; it holds back global reads" for j in counted if _trouble(j) and j not in own
-        ]
-
     # ---- contents
 
     def _contents(
@@ -409,60 +372,3 @@ class Reads:
                 tables[i] = SnapshotTable(relation.schema, refs, epoch, relation.columns)
             storage.pins.hold(pin, {ref.path for table in tables.values() for ref in table.refs})
         return tables, sources
-
-
-def _created(graph: Graph[LiveRelation, Job]) -> list[Job]:
-    """The views that `global` counts: all but those that are still being created."""
-    return [j for j in graph.jobs.values() if j.created]
-
-
-def _trouble(job: Job) -> bool:
-    return job.error is not None or job.paused or job.quarantined
-
-
-def stuck_jobs(graph: Graph[LiveRelation, Job], relation_id: int) -> list[Job]:
-    """The views, out of one and all that it is built on, that do not go on by themselves. Under the lock.
-
-    With each of them count those that it moves in step with: where one of a group is stuck, none goes on.
-    """
-    found = {j.id: j for above in graph.jobs_above([relation_id]) for j in [above, *graph.lane_of(above)]}
-    return [j for j in found.values() if _trouble(j)]
-
-
-def _state_of(graph: Graph[LiveRelation, Job], job: Job) -> str:
-    """What keeps a view, in one sentence."""
-    if job.error is not None:
-        since = datetime.fromtimestamp(job.trouble.since_ms / 1000, UTC).isoformat(timespec="seconds")
-        verb = "quarantined" if job.quarantined else "failing"
-        return f'materialized view "{job.name}" is {verb} since {since}: {job.error.message}'
-    if job.paused:
-        return f'materialized view "{job.name}" is paused'
-    late_s = (epoch_ms(graph.complete) - epoch_ms(graph.job_frontier(job))) / 1000
-    return f'materialized view "{job.name}" is {late_s:.1f} s behind'
-
-
-def _refuse_new(job: Job) -> NoReturn:
-    reason = f": {job.error.message}" if job.error is not None else ""
-    raise SnapshotUnavailable(
-        f'materialized view "{job.name}" is still being created{reason}',
-        detail=job.catching_up.text or None,
-        hint="SHOW JOBS shows its progress",
-    )
-
-
-def _refuse_shown(name: str, epoch: int, floor: int) -> NoReturn:
-    raise SnapshotUnavailable(
-        f'"{name}" cannot be read at epoch {epoch}, which the transaction reads at: it was already shown at epoch '
-        f"{floor} before the transaction began",
-        hint="end the transaction and start it again, with a query of this relation first; SET monotonic_reads = 'off' "
-        "accepts an older snapshot",
-    )
-
-
-def _refuse_passed(name: str, epoch: int) -> NoReturn:
-    raise SnapshotUnavailable(
-        f'"{name}" cannot be read at epoch {epoch}, which the transaction reads at: it has changed from before that '
-        "epoch to after it in one checkpoint",
-        hint="end the transaction and start it again; with query_consistency = 'global' it reads at an epoch that all "
-        "views share",
-    )
