@@ -186,7 +186,7 @@ class Database:
         )
         self.c.start()
         # It makes a tick of its own, and the next one in an hour: later it would come between what a test does.
-        eventually(lambda: self.c._ticker.rounds or self.c.failure, "the first tick")
+        eventually(lambda: self.c._parts.ticker.rounds or self.c.failure, "the first tick")
 
     def runner(self, plan: Any, relations: Any) -> FakeRunner:
         self.runners.append(FakeRunner(plan, relations))

@@ -136,7 +136,7 @@ def test_a_table_whose_merge_failed_is_left_alone_for_a_while(
     for n in range(4):
         db.insert(t, n)
     arm("compaction.merge.after", "fail")
-    compactor = db.c._compactor
+    compactor = db.c._parts.compactor
     with pytest.raises(StorageError):
         compactor.merge_due(patient=True)
     assert compactor.merge_due(patient=True) == 0 and compactor.counts.failures == 1
@@ -179,30 +179,30 @@ def test_ticks_go_on_whatever_fails_between_them(
 ) -> None:
     watch = Broken(monkeypatch, Watchdog, "look", KeyError("nobody expected that"))
     db = open_db(barrier_interval_ms=10)
-    eventually(lambda: watch.calls >= 3 and db.c._ticker.rounds >= 3)
+    eventually(lambda: watch.calls >= 3 and db.c._parts.ticker.rounds >= 3)
     assert len(db.events("background_failed")) == 1
     assert "the watchdog failed" in db.events("background_failed")[0] and count(db) >= 3
     watch.mended = True
     eventually(lambda: db.events("background_recovered"))
 
 
-@pytest.mark.parametrize("owner", ["_ticker", "_maintenance"])
+@pytest.mark.parametrize("owner", ["ticker", "maintenance"])
 def test_a_thread_whose_loop_fails_is_begun_again(
     open_db: Callable[..., Database], monkeypatch: pytest.MonkeyPatch, owner: str
 ) -> None:
     db = open_db(barrier_interval_ms=10, compaction_interval_ms=10)
-    part = getattr(db.c, owner)
-    loop = "_look" if owner == "_ticker" else "_pass"
+    part = getattr(db.c._parts, owner)
+    loop = "_look" if owner == "ticker" else "_pass"
     broken = Broken(monkeypatch, part, loop, RuntimeError("out of its mind"))
     eventually(lambda: broken.calls >= 3)
     eventually(lambda: any("out of its mind" in e for e in db.events("background_failed")))
     calls = broken.calls
     broken.mended = True
-    rounds = db.c._ticker.rounds
-    db.c._maintenance.request()
-    eventually(lambda: db.c._ticker.rounds > rounds)
+    rounds = db.c._parts.ticker.rounds
+    db.c._parts.maintenance.request()
+    eventually(lambda: db.c._parts.ticker.rounds > rounds)
     assert count(db) >= calls
-    name = "the ticker" if owner == "_ticker" else "maintenance"
+    name = "the ticker" if owner == "ticker" else "maintenance"
     eventually(lambda: db.events("background_recovered") == [f"{name} works again"])
 
 
@@ -265,10 +265,10 @@ def test_a_process_that_can_start_no_thread_goes_on(db: Database, monkeypatch: p
     v = db.view("v", t, wait=kind == "headrace-commit")
     db.insert(t, 1)
     if kind == "headrace-group":
-        db.c._look()
+        db.c._parts.look()
         assert "no thread could be started" in db.events("background_failed")[0]
         none_left.clear()
-        db.c._look()
+        db.c._parts.look()
         db.c.wait_created(v, WAIT_S)
     db.c.flush(WAIT_S)
     assert db.read(v) == [[1]]
@@ -328,7 +328,7 @@ def test_a_silent_source_is_waited_for_once(tmp_path: Path, monkeypatch: pytest.
         db.view("w", good)
         silenced.set()
         db.c.tick()
-        poll = db.c._ticker._readers[silent].poll
+        poll = db.c._parts.ticker._readers[silent].poll
         assert poll is not None and not poll.done.is_set()
         monkeypatch.setattr(poll.done, "wait", lambda timeout: pytest.fail("it is waited for again"))
         db.c.tick()
@@ -339,13 +339,13 @@ def test_a_silent_source_is_waited_for_once(tmp_path: Path, monkeypatch: pytest.
         db.c.tick()
         db.c.tick()
         assert db.events("source_failed") == ['source "silent" failed: it has not answered for 600 s']
-        assert db.c._ticker._readers[silent].poll is poll, "it is not asked twice"
+        assert db.c._parts.ticker._readers[silent].poll is poll, "it is not asked twice"
         answer.set()
         eventually(poll.done.is_set)
         db.c.tick()
         assert db.events("source_recovered") and db.core.live.graph.relations[silent].error is None
         # It was slow: the next question is not waited for either, until it answers in time.
-        reader = db.c._ticker._readers[silent]
+        reader = db.c._parts.ticker._readers[silent]
         assert reader.slow
         db.c.tick()
         eventually(lambda: reader.poll is None or reader.poll.done.is_set())
@@ -461,7 +461,7 @@ def test_an_object_that_cannot_be_deleted_is_told_and_keeps_no_other(
 
 
 def _vacuumed(db: Database) -> tuple[int, int]:
-    return db.c._vacuum.counts.passes, db.c._vacuum.counts.deleted
+    return db.c._parts.vacuum.counts.passes, db.c._parts.vacuum.counts.deleted
 
 
 def test_a_source_that_gets_no_thread_keeps_no_other_from_being_bound(
@@ -484,7 +484,7 @@ def test_a_source_that_gets_no_thread_keeps_no_other_from_being_bound(
         epoch = db.c.tick()
     assert db.core.live.epochs.complete >= epoch and newest is not None
     assert "can't start new thread" in db.core.live.graph.relations[a].error.message
-    db.c._ticker._readers[a].retry_at_s = 0.0
+    db.c._parts.ticker._readers[a].retry_at_s = 0.0
     db.c.tick()
     assert db.core.live.graph.relations[a].error is None
 
@@ -511,12 +511,12 @@ def test_changed_intervals_hold_at_once(open_db: Callable[..., Database]) -> Non
     stray.write_bytes(b"nobody refers to it")
     os.utime(stray, (0, 0))
     db.view("v", db.table())
-    rounds = db.c._ticker.rounds
+    rounds = db.c._parts.ticker.rounds
     db.c.configure(db.settings.model_copy(update={"barrier_interval_ms": 10}))
-    eventually(lambda: db.c._ticker.rounds > rounds + 1, "a tick by the new interval")
-    passes = db.c._vacuum.counts.passes
+    eventually(lambda: db.c._parts.ticker.rounds > rounds + 1, "a tick by the new interval")
+    passes = db.c._parts.vacuum.counts.passes
     db.c.configure(db.settings.model_copy(update={"compaction_interval_ms": 10, "vacuum_interval_ms": 10}))
-    eventually(lambda: db.c._vacuum.counts.passes > passes and not stray.exists(), "vacuum by the new interval")
+    eventually(lambda: db.c._parts.vacuum.counts.passes > passes and not stray.exists(), "vacuum by the new interval")
 
 
 def test_a_changed_cadence_holds_at_once(open_db: Callable[..., Database]) -> None:
@@ -552,16 +552,16 @@ def test_the_spool_of_a_second_try_under_way_is_left_alone(db: Database) -> None
         os.utime(spool / name, (0, 0))
     with db.core.live.lock:
         db.core.live.graph.jobs[v].begin_attempt("1-1-1", 0.0)
-    db.c._maintenance._forget_spools()
+    db.c._parts.maintenance._forget_spools()
     assert sorted(p.name for p in spool.iterdir()) == ["1-1-1", "1-1-1again"]
 
 
 def test_rollups_of_the_catalog_that_fail_are_told(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(db.catalog._store, "rollup_error", StorageError("no permission"), raising=False)
-    db.c._maintenance._pass()
+    db.c._parts.maintenance._pass()
     assert db.events("background_failed") == [
         "the rollups of the catalog's log failed, and is tried again: no permission"
     ]
     db.catalog._store.rollup_error = None  # type: ignore[attr-defined]
-    db.c._maintenance._pass()
+    db.c._parts.maintenance._pass()
     assert db.events("background_recovered")

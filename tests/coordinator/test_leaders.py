@@ -95,7 +95,7 @@ def test_who_is_created_while_its_group_is_planned_leads_it(db: Groups, monkeypa
     a = filled_apart(db, "a", u)
     fails(db, a, u)
     db.c.drop([x])
-    planning, made = db.c._planning, []
+    planning, made = db.c._parts.planning, []
     planned = planning._plan_job
 
     def plan(job: Any) -> None:
@@ -135,7 +135,7 @@ def test_a_commit_that_takes_a_view_along_is_not_written_over_by_its_turn(
         return turned(record, turn)
 
     monkeypatch.setattr(planning_module, "turned", looked_at)
-    db.c._planning._turn(db.core.live.graph.jobs[view], Turn.UNPLANNABLE, "cannot be planned")
+    db.c._parts.planning._turn(db.core.live.graph.jobs[view], Turn.UNPLANNABLE, "cannot be planned")
     above.join(WAIT_S)
     stored = db.catalog.state.jobs[view]
     assert (stored.status, stored.committed_epoch) == ("quarantined", further)
@@ -166,6 +166,6 @@ def test_who_is_taken_back_has_a_thread(db: Groups, monkeypatch: pytest.MonkeyPa
     a = db.grouped("a", "g", t)
     fails(db, a, t)
     b = filled_apart(db, "b", u)
-    fails_once(db, monkeypatch, a, lambda: db.until(lambda: ("g", b) not in db.c._life.lanes._threads))
+    fails_once(db, monkeypatch, a, lambda: db.until(lambda: ("g", b) not in db.c._parts.life.lanes._threads))
     db.c.wait_created(b, WAIT_S)
     assert db.read(a, b) == [[1, 2], [1]] and db.status(a).status == "running"

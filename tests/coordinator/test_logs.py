@@ -395,14 +395,14 @@ def test_a_log_that_was_given_up_without_an_answer(db: Logs, point: str) -> None
     """I6: it is learned later whether it has been; it does not go back before, and is given up once."""
     t, v = dropping(db)
     before = db.core.live.graph.relations[t].safe
-    db.c._logs._over.add((t, v))  # that it grows is told already
+    db.c._parts.logs._over.add((t, v))  # that it grows is told already
     with silent(db, point), pytest.raises(StorageError):
         db.c.check_logs()
     assert db.core.live.graph.relations[t].safe > before
     db.c.check_logs()
     db.c.check_logs()
     assert db.core.live.graph.relations[t].safe == db.durable_safe(t) > before
-    assert len(db.events("log_dropped")) == 1 and not db.c._logs._unsure
+    assert len(db.events("log_dropped")) == 1 and not db.c._parts.logs._unsure
 
 
 def test_a_lost_log_is_known_after_a_restart_whatever_is_left_of_it(open_db: Callable[..., Logs]) -> None:

@@ -262,5 +262,5 @@ def test_leftover_spools_go_at_the_start(make: Callable[..., SplittingDatabase],
     for folder in (old, fresh):
         folder.mkdir()
     os.utime(old, (1, 1))
-    db.c._maintenance._forget_spools()
+    db.c._parts.maintenance._forget_spools()
     assert not old.exists() and fresh.exists()

@@ -153,7 +153,7 @@ def clock() -> ManualClock:
 @pytest.fixture
 def db(tmp_path: Path, clock: ManualClock) -> Iterator[Database]:
     made = Database(tmp_path, clock, epoch_timeout_ms=10_000, group_retry_initial_ms=1000, group_retry_max_ms=1000)
-    made.c._planning._make_runner = lambda plan, relations: _kept(made, ReportingRunner(plan, relations))  # type: ignore[arg-type]
+    made.c._parts.planning._make_runner = lambda plan, relations: _kept(made, ReportingRunner(plan, relations))  # type: ignore[arg-type]
     yield made
     disarm_all()
     made.close()
@@ -188,10 +188,10 @@ def test_an_epoch_without_progress_is_given_up_and_tried_again(db: Database, clo
         clock.advance_ms(8000)
         with Reports(params.progress, params.attempt, params.to_epoch, [Stage("view", 0)]):
             eventually(lambda: db.c.progress()[0].heard_s == clock.monotonic_s())
-        db.c._ticker.cancel_overdue()
+        db.c._parts.ticker.cancel_overdue()
         assert not runner.cancelled
     clock.advance_ms(10_001)
-    db.c._ticker.cancel_overdue()
+    db.c._parts.ticker.cancel_overdue()
     assert runner.cancelled == [params.attempt]
     db.until(lambda: db.status(v).status == "failing")
     error = db.status(v).error
@@ -219,7 +219,7 @@ def test_no_time_out(db: Database, clock: ManualClock) -> None:
     db.insert(t, 1)
     eventually(lambda: waits(db, v).startswith("operator view"))
     clock.advance_ms(10**9)
-    db.c._ticker.cancel_overdue()
+    db.c._parts.ticker.cancel_overdue()
     assert not runner.cancelled
     runner.gate.set()
 
@@ -270,7 +270,7 @@ def test_a_late_barrier_is_an_event_once(db: Database, clock: ManualClock) -> No
     runner = hold(db, v)
     db.insert(t, 1)
     eventually(lambda: waits(db, v).startswith("operator view"))
-    look = db.c._ticker._look
+    look = db.c._parts.ticker._look
     for _ in range(3):
         clock.advance_ms(40_000)
         db.c.tick()

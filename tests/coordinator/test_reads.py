@@ -78,7 +78,7 @@ def test_a_view_that_is_being_created_ages_no_read(db: Database) -> None:
         runner.gate, runner.entered = gate, entered
         return runner
 
-    db.c._planning._make_runner = held  # type: ignore[assignment]
+    db.c._parts.planning._make_runner = held  # type: ignore[assignment]
     v = db.view("v", t, wait=False)
     assert entered.wait(WAIT_S)
     db.insert(t, 2)

@@ -110,7 +110,7 @@ def test_a_view_and_a_source_that_fail_differently_each_time_are_no_flood(db: Da
     v = db.view("v", t)
     driver = db.core.live.graph.relations[s]
     for n in range(BURST + 10):
-        db.c._ticker._failing((driver,), SourceError(f"no answer, {n}"))
+        db.c._parts.ticker._failing((driver,), SourceError(f"no answer, {n}"))
     driver.error = None
     assert len(db.events("source_failed")) == BURST
     runner = db.runner_of(v)

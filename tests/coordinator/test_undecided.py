@@ -30,7 +30,7 @@ def undecided(db: Database, point: str, statement: Callable[[], object]) -> bool
     """Whether the statement turns out to be durable."""
     with silent(db, point), pytest.raises(StorageError):
         statement()
-    db.c._look()
+    db.c._parts.look()
     return point.endswith("after")
 
 
@@ -158,14 +158,14 @@ def test_a_statement_that_cannot_be_settled_blocks_no_other(db: Database, monkey
     with monkeypatch.context() as broken:
         broken.setattr(db.planner, "forget", lambda i: {}[i])
         x = db.view("x", t)
-        db.c._look()
+        db.c._parts.look()
         assert "KeyError" in db.events("background_failed")[0]
         # A drop that fails is told apart from one whose outcome is not known.
         arm("catalog.commit.before", "fail", nth=1)
         with pytest.raises(StorageError):
             db.c.drop([w])
         assert not db.core.live.graph.jobs[w].activity.withdrawn
-    db.c._look()
+    db.c._parts.look()
     assert db.events("background_recovered") and v not in db.planner.defined
     db.insert(t, 1)
     db.c.flush(WAIT_S)

@@ -291,7 +291,7 @@ def test_who_stops_slowly_keeps_its_lease(opened: Open, monkeypatch: pytest.Monk
     """What is under way is committed first, however long that takes: nobody takes over in the middle of it."""
     active = opened("a", lease_ms=500)
     run(active.session(), *FILLED)
-    lanes = active.coordinator._life.lanes
+    lanes = active.coordinator._parts.life.lanes
     halt_all = lanes.halt_all
 
     def renewals() -> int:
@@ -410,7 +410,7 @@ def test_tables_are_written_to_before_views_are_planned(opened: Open, monkeypatc
     run(active.session(), *FILLED)
     standby = opened("b", standby=True)
     planning, go_on = threading.Event(), threading.Event()
-    life = standby.coordinator._planning
+    life = standby.coordinator._parts.planning
     recover_view = life._recover_view
 
     def slow(*arguments: Any) -> None:

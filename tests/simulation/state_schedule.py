@@ -113,7 +113,7 @@ def _settle(world: World) -> None:
     """Let everything finish, and the views catch up."""
     kernel, core = world.kernel, world.core
     for _ in range(MOST_ROUNDS):
-        world.c._life.settle()
+        world.c._parts.life.settle()
         world.clock.advance_ms(1)
         if all(t.lasting for t in kernel.tasks) and all(
             j.activity.attempt is None and core.live.graph.job_frontier(j) >= core.live.epochs.complete

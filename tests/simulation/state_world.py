@@ -269,17 +269,17 @@ class World:
         self.c: Any = made
         core = self.core = made._core
         core.locks.committing, core.locks.raising = SwitchingLock(self.kernel), SwitchingLock(self.kernel)
-        for part, lock in ((core.live.epochs, "_reserving"), (made._vacuum, "_passing")):
+        for part, lock in ((core.live.epochs, "_reserving"), (made._parts.vacuum, "_passing")):
             setattr(part, lock, SwitchingLock(self.kernel))
         core.guard.note = self.not_expected
         core.storage.store.prepare()
-        made._owner.claim()
+        made._parts.owner.claim()
         restore(self.catalog, core.storage.root)
-        made._life.lanes.launch = self.drive
+        made._parts.life.lanes.launch = self.drive
         self.lanes: set[tuple[str, int | None]] = set()
-        made._planning.recover()
-        made._planning.define()
-        made._planning.plan()  # which lets each job run
+        made._parts.planning.recover()
+        made._parts.planning.define()
+        made._parts.planning.plan()  # which lets each job run
         for job in core.live.graph.jobs.values():
             self.note_base(job)
 
@@ -326,7 +326,7 @@ class World:
         record = ObjectRecord(
             0, MaterializedViewContent(spark_sql=str(upstream)), "public", self.name(), options=self.options
         )
-        job = self.c._life.create_view(record, Plan((upstream,)))
+        job = self.c._parts.life.create_view(record, Plan((upstream,)))
         self.note_base(job)
         self.drive(job)
 
@@ -348,7 +348,7 @@ class World:
         try:
             self.c.drop([relation])
         except StorageError:
-            if job is not None and not self.c._life._undecided:
+            if job is not None and not self.c._parts.life._undecided:
                 job.reinstate()  # it was stopped here, ahead of time
                 self.drive(job)
             raise
@@ -699,7 +699,7 @@ def compact(world: World) -> None:
 
 
 def settle(world: World) -> None:
-    with_errors(world, "settling", world.c._writer.settling.pass_once)
+    with_errors(world, "settling", world.c._parts.writer.settling.pass_once)
 
 
 def vacuum(world: World) -> None:

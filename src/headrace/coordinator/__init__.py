@@ -5,6 +5,7 @@ them is apart from them. `tests/coordinator/test_simulation.py` plays random his
 model.
 
 coordinator.py      `Coordinator`: the face of this part
+assembly.py         makes the parts and connects them
 decide/             pure functions: what a lane does next, what a commit changes, what becomes of a job
 run/                threads, Spark, the catalog: ticks, lanes, commits; start, stop, standby
 ddl/                relations and jobs are created, altered, dropped, and taken up at a start
@@ -20,7 +21,7 @@ upkeep/             compaction, logs that outgrow their limits, vacuum, whose st
 with: `LiveState` (relations, jobs and epochs in memory, and the lock that guards them), `Storage` (what is durable, and
 who holds it), `Runtime` (settings, clock, whether it goes on), `Locks` (those held over I/O, and the order of all),
 `Application` (the Spark that epochs run in), `Capacity` (tasks and memory), or single ones such as `Guard` and `Vault`.
-Only what runs a lane and what starts and stops everything get all of it.
+Only what runs a lane and what starts and stops everything get all of it. `Assembly` makes the parts and connects them.
 
 *Lanes.* Jobs that share a checkpoint group step, commit and fail together. A *lane* is what steps together: the jobs
 of a group that have joined it, or one job that has not. A lane has one thread, one target epoch, one commit. Each of

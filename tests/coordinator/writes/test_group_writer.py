@@ -439,7 +439,7 @@ def test_keys_are_found_whichever_run_they_are_in(db: Tables, forgotten: bool) -
             db.put(t, (key, step))
             wanted[key] = step
         if step % 9 == 0:
-            db.c._compactor.pass_once()
+            db.c._parts.compactor.pass_once()
         if step % 25 == 0:
             db.writer.tidy()
         assert db.content(t) == sorted(wanted.items()), step
