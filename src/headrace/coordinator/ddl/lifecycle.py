@@ -60,19 +60,10 @@ class Lifecycle:
     """
 
     def __init__(
-        self,
-        live: LiveState,
-        storage: Storage,
-        runtime: Runtime,
-        locks: Locks,
-        vault: Vault,
-        history: History,
-        planning: Planning,
-        lanes: Lanes,
-        ticking: threading.Lock,
-        writing_paused: Callable[[], AbstractContextManager[None]],
-        forget: Callable[[Sequence[int]], None],
-    ) -> None:
+        self, live: LiveState, storage: Storage, runtime: Runtime, locks: Locks, vault: Vault, history: History,
+        planning: Planning, lanes: Lanes, ticking: threading.Lock,
+        writing_paused: Callable[[], AbstractContextManager[None]], forget: Callable[[Sequence[int]], None],
+    ) -> None:  # fmt: skip
         self._live = live
         self._catalog = storage.catalog
         self._pins = storage.pins
@@ -120,7 +111,6 @@ class Lifecycle:
 
     def create_relation(self, record: ObjectRecord) -> int:
         """See `Coordinator.create_relation`."""
-        live = self._live
         if not record.content.stands_alone:
             raise WrongObjectType(f"a {record.kind} is not created this way")
         with self._statement():
@@ -139,8 +129,8 @@ class Lifecycle:
                 relation.in_order = in_order_of_time(record, self._vault.open(record))
             self._transact_new(edits, first)
             if relation is not None:
-                with live.lock:
-                    live.graph.relations[first] = relation
+                with self._live.lock:
+                    self._live.graph.relations[first] = relation
                 self._planning.define_new(record)
             return first
 

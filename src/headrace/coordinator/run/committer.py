@@ -216,8 +216,7 @@ class Committer:
 
     def _finish(self, due: Sequence[EpochInFlight]) -> None:
         """The commit that makes epochs visible."""
-        runtime, live = self._runtime, self._live
-        last = due[-1]
+        runtime, live, last = self._runtime, self._live, due[-1]
         fault_point("commit.acked")
         if any(not p.committed for p in last.epoch.parts):
             fault_point("backfill.done.before")
@@ -245,8 +244,7 @@ class Committer:
     @contextmanager
     def _handed(self, due: Sequence[EpochInFlight]) -> Iterator[Callable[[Sequence[Edit]], object]]:
         """What makes edits durable: with the changes that a sink has for its table, where there are any."""
-        storage = self._storage
-        part = due[-1].epoch.parts[0] if due[-1].epoch.parts else None
+        storage, part = self._storage, due[-1].epoch.parts[0] if due[-1].epoch.parts else None
         if part is None or HANDED not in part.job.tables:
             yield storage.catalog.transact
             return

@@ -153,8 +153,7 @@ class Operation:
 
     def _succeed(self, why: Why) -> None:
         """The catalog is this server's now: become the active one. Called by the standby's thread."""
-        runtime, live = self._runtime, self._live
-        standby = self.standby
+        runtime, live, standby = self._runtime, self._live, self.standby
         assert standby is not None
         before, since_s = standby.status(), runtime.clock.monotonic_s()
 

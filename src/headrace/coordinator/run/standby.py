@@ -92,8 +92,7 @@ class Standby:
 
     def status(self) -> StandbyStatus:
         """What the standby knows of the active server now."""
-        live = self._live
-        lease, sign = self._lease, self._watch.sign
+        live, lease, sign = self._live, self._lease, self._watch.sign
         with live.lock:
             stale_s = self._runtime.clock.monotonic_s() - self._fresh_s
             return StandbyStatus(

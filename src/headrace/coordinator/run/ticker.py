@@ -159,8 +159,7 @@ class Ticker:
 
     def cancel_overdue(self) -> None:
         """Stop attempts that have made no progress for the length of the time-out; they fail, and are retried."""
-        live = self._live
-        limit_ms = self._runtime.settings.epoch_timeout_ms
+        live, limit_ms = self._live, self._runtime.settings.epoch_timeout_ms
         if not limit_ms:
             return
         with live.lock:
@@ -173,8 +172,7 @@ class Ticker:
     # ---- asking
 
     def _poll(self, also: Collection[int]) -> list[_Poll]:
-        live = self._live
-        now_s = self._runtime.clock.monotonic_s()
+        live, now_s = self._live, self._runtime.clock.monotonic_s()
         with live.lock:
             read = {i for job in live.graph.jobs.values() for i in job.upstreams} | set(also)
             found = [r for r in live.graph.relations.values() if r.external and (r.id in read or _is_shared(r))]
@@ -295,8 +293,7 @@ class Ticker:
 
     def _failing(self, relations: Sequence[LiveRelation], error: HeadraceError) -> None:
         """Say that a source, the first of these, and the tables that are read through it could not be asked."""
-        live = self._live
-        relation = relations[0]
+        live, relation = self._live, relations[0]
         news = relation.error is None or relation.error.message != error.message
         with live.changed:
             for each in relations:
