@@ -24,7 +24,7 @@ def disarmed() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def locks_in_order(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Nobody asks for the catalog's image while holding the core's lock: who holds the image may wait for that one.
+    """Nobody asks for the catalog's image while holding the lock of jobs: who holds the image may wait for that one.
 
     Once in thousands of times two threads meet so, and wait for each other for ever; here every time is told.
     """
@@ -38,12 +38,12 @@ def locks_in_order(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
     def checked(catalog: Catalog) -> AbstractContextManager[CatalogState]:
         within = catalog._reader == threading.get_ident()
-        if not within and any(c.catalog is catalog and c.lock._is_owned() for c in list(cores)):  # type: ignore[attr-defined]
+        if not within and any(c.storage.catalog is catalog and c.live.lock._is_owned() for c in list(cores)):  # type: ignore[attr-defined]
             wrong.append(threading.current_thread().name)
-            raise AssertionError("catalog.reading() under core.lock")
+            raise AssertionError("catalog.reading() under the lock of jobs")
         return reading(catalog)
 
     monkeypatch.setattr(Core, "__init__", init)
     monkeypatch.setattr(Catalog, "reading", checked)
     yield
-    assert not wrong, f"catalog.reading() under core.lock, in {wrong}"
+    assert not wrong, f"catalog.reading() under the lock of jobs, in {wrong}"

@@ -186,14 +186,14 @@ class Database:
         )
         self.c.start()
         # It makes a tick of its own, and the next one in an hour: later it would come between what a test does.
-        eventually(lambda: self.c._ticker.rounds or self.c.failure, "the first tick")
+        eventually(lambda: self.c._parts.ticker.rounds or self.c.failure, "the first tick")
 
     def runner(self, plan: Any, relations: Any) -> FakeRunner:
         self.runners.append(FakeRunner(plan, relations))
         return self.runners[-1]
 
     def runner_of(self, view: int) -> FakeRunner:
-        found: FakeRunner = self.core.graph.jobs[view].runner
+        found: FakeRunner = self.core.live.graph.jobs[view].runner
         return found
 
     @property
@@ -244,7 +244,7 @@ class Database:
 
     def values(self, table: Any) -> list[int]:
         found: Counter[int] = Counter()
-        arrangement = Arrangement(table.schema, table.refs, self.core.root, as_of=table.as_of)
+        arrangement = Arrangement(table.schema, table.refs, self.core.storage.root, as_of=table.as_of)
         for batch in arrangement.scan():
             weights = np.asarray(batch.column("__w")).tolist()
             assert min(weights) > 0
@@ -259,13 +259,13 @@ class Database:
         until_s = time.monotonic() + WAIT_S
         while not condition():
             assert time.monotonic() < until_s, "it did not come true"
-            with self.core.changed:
-                self.core.changed.wait(POLL_S)
+            with self.core.live.changed:
+                self.core.live.changed.wait(POLL_S)
 
     def hold(self, *views: int) -> None:
         """Let the next epoch of each view begin and then wait; what there was to do before is done."""
         self.c.flush(WAIT_S)
-        self.until(lambda: not any(self.core.graph.jobs[v].activity.epochs for v in views))
+        self.until(lambda: not any(self.core.live.graph.jobs[v].activity.epochs for v in views))
         for view in views:
             self.runner_of(view).gate.clear()
             self.runner_of(view).entered.clear()
@@ -279,8 +279,8 @@ class Database:
 
     def check_edges(self) -> None:
         for job in self.c.jobs():
-            for upstream in self.core.graph.jobs[job.id].upstreams:
-                assert self.core.graph.frontier(upstream) >= job.committed_epoch
+            for upstream in self.core.live.graph.jobs[job.id].upstreams:
+                assert self.core.live.graph.frontier(upstream) >= job.committed_epoch
 
 
 def rows(*values: int) -> pa.RecordBatch:

@@ -74,16 +74,16 @@ class Logs(Groups):
         super().__init__(folder, **{**given, **settings})
 
     def refs(self, relation: int) -> list[RunRef]:
-        return [r.ref for r in self.catalog.state.runs_of(self.core.graph.relations[relation].state_table)]
+        return [r.ref for r in self.catalog.state.runs_of(self.core.live.graph.relations[relation].state_table)]
 
     def durable_safe(self, relation: int) -> int:
-        return self.catalog.state.state_tables[self.core.graph.relations[relation].state_table].safe_epoch
+        return self.catalog.state.state_tables[self.core.live.graph.relations[relation].state_table].safe_epoch
 
     def log(self, relation: int, after: int, up_to: int) -> Counter[int]:
         """The changes of a relation, summed."""
         found: Counter[int] = Counter()
         arrangement = Arrangement(
-            self.core.graph.relations[relation].schema, tuple(self.refs(relation)), self.core.root
+            self.core.live.graph.relations[relation].schema, tuple(self.refs(relation)), self.core.storage.root
         )
         for batch in arrangement.log(after, up_to):
             for n, weight in zip(batch.column("n").to_pylist(), np.asarray(batch.column("__w")).tolist()):
@@ -109,7 +109,7 @@ class InFlight(Database):
         self.t = self.table()
         self.insert(self.t, 0)
         self.v = self.view("v", self.t)
-        self.job = self.core.graph.jobs[self.v]
+        self.job = self.core.live.graph.jobs[self.v]
         self.run = self.runner_of(self.v)
         self.c.flush(WAIT_S)
         self.before = self.job.committed
@@ -129,6 +129,6 @@ class InFlight(Database):
 
     def log(self) -> list[tuple[int, int]]:
         """(Epoch, rows) of the runs of the view that are committed after the first one."""
-        table = self.core.graph.relations[self.v].state_table
+        table = self.core.live.graph.relations[self.v].state_table
         runs = [r.ref for r in self.catalog.state.runs_of(table) if isinstance(r, RunRecord)]
         return sorted((r.epoch_lo, r.rows) for r in runs if r.epoch_lo > self.before)

@@ -15,7 +15,8 @@ from fake_groups import Groups
 
 from headrace.common.faults import arm, disarm_all
 from headrace.coordinator.decide.machine import MAX_ROUNDS
-from headrace.coordinator.run.core import PATIENCE_S, FairSlots, Job
+from headrace.coordinator.run.capacity import PATIENCE_S, FairSlots
+from headrace.coordinator.run.live_state import Job
 from headrace.dataflow.params import EpochParams
 from headrace.dataflow.runner import EpochResult
 from headrace.errors import (
@@ -101,7 +102,7 @@ def test_a_backfill_goes_on_after_a_crash(tmp_path: Path, monkeypatch: pytest.Mo
         db.insert(u, n)
     db.c.compact()
     db.c.compact()
-    assert db.core.graph.relations[t].safe <= min(snapshot), "the log is kept for it"
+    assert db.core.live.graph.relations[t].safe <= min(snapshot), "the log is kept for it"
     db.catalog.close()
     monkeypatch.undo()
     gate.open()
@@ -141,11 +142,11 @@ def test_a_large_epoch_is_taken_in_by_steps_that_nobody_sees(db: Groups, monkeyp
     assert gate.held.wait(WAIT_S)
     gate.left.release()
     db.insert(small, 7)
-    loose = [r.ref for r in db.catalog.state.runs_of(db.core.graph.jobs[v].tables["view/rows"])]
+    loose = [r.ref for r in db.catalog.state.runs_of(db.core.live.graph.jobs[v].tables["view/rows"])]
     at = db.catalog.state.jobs[v].committed_epoch
     assert any(ref.epoch_lo > at for ref in loose), "parts are in the catalog"
     assert db.read(v) == before == db.read(below)
-    assert db.core.graph.frontier(v) < max(ref.epoch_hi for ref in loose)
+    assert db.core.live.graph.frontier(v) < max(ref.epoch_hi for ref in loose)
     gate.open()
     db.c.flush(WAIT_S)
     assert len(runner.calls) - steps >= 5
@@ -161,10 +162,10 @@ def test_small_epochs_are_one_step(db: Groups) -> None:
     db.c.flush(WAIT_S)
     before, calls = len(db.seen), len(db.runner_of(v).calls)
     db.insert(t, 1, 2, 3)
-    db.until(lambda: db.core.graph.job_frontier(db.core.graph.jobs[v]) >= db.c.current_epoch())
+    db.until(lambda: db.core.live.graph.job_frontier(db.core.live.graph.jobs[v]) >= db.c.current_epoch())
     assert len(db.runner_of(v).calls) == calls + 1
-    assert sum(any(r.COLLECTION == "run" and r.ref.table_id in db.core.graph.jobs[v].tables.values() for r in c.puts)
-               for c in db.seen[before:]) == 1  # fmt: skip
+    own = db.core.live.graph.jobs[v].tables.values()
+    assert sum(any(r.COLLECTION == "run" and r.ref.table_id in own for r in c.puts) for c in db.seen[before:]) == 1
 
 
 @pytest.mark.parametrize("point", ["backfill.slice.before", "backfill.slice.after", "backfill.done.before",
@@ -180,7 +181,7 @@ def test_a_fault_at_each_step_of_a_backfill(db: Groups, point: str) -> None:
         except Exception:
             disarm_all()
             v = db.view(f"again{nth}", t, wait=False)
-        db.until(lambda v=v: db.core.graph.jobs[v].created)
+        db.until(lambda v=v: db.core.live.graph.jobs[v].created)
         disarm_all()
         db.c.flush(WAIT_S)
         assert db.read(v) == [list(range(60))]
@@ -224,7 +225,7 @@ def test_a_step_that_fails_for_what_never_was_is_taken_back(db: Groups, monkeypa
     assert steps[-1] is None and len(steps) == 4 and merged[0] >= 2
     assert db.read(v) == [[*range(80), 1000]]
     assert not db.events("job_failed") and not db.catalog.state.positions
-    runs = [r.ref.path for r in db.catalog.state.runs_of(db.core.graph.jobs[v].tables["view/rows"])]
+    runs = [r.ref.path for r in db.catalog.state.runs_of(db.core.live.graph.jobs[v].tables["view/rows"])]
     assert len(runs) == 2, "the parts are gone"
 
 
@@ -238,18 +239,18 @@ def test_dropped_and_cancelled_while_being_created(db: Groups, monkeypatch: pyte
         assert gate.held.wait(WAIT_S)
         dropping = threading.Thread(target=db.c.drop, args=([v],))
         dropping.start()
-        db.until(lambda v=v: db.core.graph.jobs[v].activity.withdrawn if v in db.core.graph.jobs else True)
+        db.until(lambda v=v: db.core.live.graph.jobs[v].activity.withdrawn if v in db.core.live.graph.jobs else True)
         gate.open()
         dropping.join()
         monkeypatch.undo()
         state = db.catalog.state
         assert not state.positions and v not in state.jobs
-        assert {r.ref.table_id for r in state.runs.values()} == {db.core.graph.relations[t].state_table}
-        assert db.core.pins.epochs(t) == [] and db.core.graph.log_readers(t) == []
+        assert {r.ref.table_id for r in state.runs.values()} == {db.core.live.graph.relations[t].state_table}
+        assert db.core.storage.pins.epochs(t) == [] and db.core.live.graph.log_readers(t) == []
     paused = db.view("paused", t, wait=False)
     db.c.alter_job(paused, paused=True)
     db.c.drop([paused])
-    assert db.core.pins.prefixes() == ()
+    assert db.core.storage.pins.prefixes() == ()
 
 
 def test_an_input_that_is_still_being_created(db: Groups, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -318,12 +319,12 @@ def test_an_input_that_is_dropped_while_a_view_over_it_is_created(db: Groups, mo
     assert db.status(above).status == "creating"
     dropping = threading.Thread(target=db.c.drop, args=([below, above],))
     dropping.start()
-    db.until(lambda: db.core.graph.jobs[above].activity.withdrawn if above in db.core.graph.jobs else True)
+    db.until(lambda: db.core.live.graph.jobs[above].activity.withdrawn if above in db.core.live.graph.jobs else True)
     gate.open()
     dropping.join(WAIT_S)
     waiting.join(WAIT_S)
     assert not dropping.is_alive() and not waiting.is_alive() and len(told) == 1
-    assert set(db.catalog.state.objects) == {t} and db.core.pins.prefixes() == ()
+    assert set(db.catalog.state.objects) == {t} and db.core.storage.pins.prefixes() == ()
 
 
 def test_progress_is_told(db: Groups, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -455,25 +456,25 @@ def test_a_new_view_joins_a_busy_group(tmp_path: Path) -> None:
 def test_catching_up_without_end_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """PC-28: by itself the view is created and said to lag; one that was to join a group fails with a reason."""
     import headrace.coordinator.decide.machine as machine
-    import headrace.coordinator.run.committer as committer
+    import headrace.coordinator.run.accounts as accounts
 
     monkeypatch.setattr(machine, "caught_up", lambda graph, job, target, within_ms: False)
     monkeypatch.setattr(machine, "MAX_ROUNDS", 3)
-    monkeypatch.setattr(committer, "MAX_ROUNDS", 3)
+    monkeypatch.setattr(accounts, "MAX_ROUNDS", 3)
     db = Groups(tmp_path)
     try:
         t = db.table()
         alone = db.view("alone", t, wait=False)
-        db.until(lambda: db.core.graph.jobs[alone].committed > 0)
-        while not db.core.graph.jobs[alone].created:
+        db.until(lambda: db.core.live.graph.jobs[alone].committed > 0)
+        while not db.core.live.graph.jobs[alone].created:
             db.insert(t, 1)
         db.c.wait_created(alone, WAIT_S)
         a = db.grouped("a", "g", t, wait=False)
-        db.until(lambda: db.core.graph.jobs[a].committed > 0)
-        while not db.core.graph.jobs[a].created:
+        db.until(lambda: db.core.live.graph.jobs[a].committed > 0)
+        while not db.core.live.graph.jobs[a].created:
             db.insert(t, 1)
         b = db.grouped("b", "g", t, wait=False)
-        job: Job = db.core.graph.jobs[b]
+        job: Job = db.core.live.graph.jobs[b]
         db.until(lambda: job.committed > 0)
         while job.error is None:
             db.insert(t, 1)
@@ -492,7 +493,7 @@ def test_several_inputs_are_read_at_one_epoch_of_views(db: Groups) -> None:
     a, b = db.view("a", t), db.view("b", u)
     db.c.alter_job(a, paused=True)
     db.insert(u, *range(30))
-    db.until(lambda: db.core.graph.job_frontier(db.core.graph.jobs[b]) >= db.c.current_epoch())
+    db.until(lambda: db.core.live.graph.job_frontier(db.core.live.graph.jobs[b]) >= db.c.current_epoch())
     db.insert(t, *range(30))
     both = db.view("both", a, b, wait=False)
     db.c.alter_job(a, paused=False)

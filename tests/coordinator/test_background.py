@@ -24,8 +24,8 @@ from headrace.connectors.datagen import DatagenSource
 from headrace.coordinator.observe.watchdog import Watchdog
 from headrace.coordinator.run import guard, ticker
 from headrace.coordinator.run.committer import Committer
-from headrace.coordinator.run.driver import Driver
 from headrace.coordinator.run.lane_failures import Failures
+from headrace.coordinator.run.readiness import Readiness
 from headrace.coordinator.run.ticker import Ticker
 from headrace.coordinator.upkeep.compaction import Compactor
 from headrace.coordinator.upkeep.logs import LogKeeper
@@ -88,7 +88,7 @@ def test_a_full_disk_does_not_keep_maintenance_from_freeing_it(open_db: Callable
         compaction_interval_ms=10, vacuum_interval_ms=3_600_000, vacuum_grace_ms=0, compaction_trigger_runs=2,
         retention_ms=0,
     )  # fmt: skip
-    stray = Path(db.core.root) / "1" / "left-over.run"
+    stray = Path(db.core.storage.root) / "1" / "left-over.run"
     stray.parent.mkdir(parents=True, exist_ok=True)
     stray.write_bytes(b"nobody refers to it")
     t = db.table()
@@ -113,7 +113,7 @@ def test_a_table_that_cannot_be_merged_keeps_no_other_from_it(
     for n in range(4):
         db.insert(bad, n)
         db.insert(good, n)
-    compact, rows_of_bad = Compactor.compact, db.core.graph.relations[bad].state_table
+    compact, rows_of_bad = Compactor.compact, db.core.live.graph.relations[bad].state_table
 
     def fails(compactor: Compactor, table_id: int) -> int:
         if table_id == rows_of_bad:
@@ -124,7 +124,7 @@ def test_a_table_that_cannot_be_merged_keeps_no_other_from_it(
     with pytest.raises(type(error)):
         db.c.compact()
     state = db.catalog.state
-    assert state.run_count(rows_of_bad) == 4 and state.run_count(db.core.graph.relations[good].state_table) < 4
+    assert state.run_count(rows_of_bad) == 4 and state.run_count(db.core.live.graph.relations[good].state_table) < 4
 
 
 def test_a_table_whose_merge_failed_is_left_alone_for_a_while(
@@ -136,7 +136,7 @@ def test_a_table_whose_merge_failed_is_left_alone_for_a_while(
     for n in range(4):
         db.insert(t, n)
     arm("compaction.merge.after", "fail")
-    compactor = db.c._compactor
+    compactor = db.c._parts.compactor
     with pytest.raises(StorageError):
         compactor.merge_due(patient=True)
     assert compactor.merge_due(patient=True) == 0 and compactor.counts.failures == 1
@@ -179,30 +179,30 @@ def test_ticks_go_on_whatever_fails_between_them(
 ) -> None:
     watch = Broken(monkeypatch, Watchdog, "look", KeyError("nobody expected that"))
     db = open_db(barrier_interval_ms=10)
-    eventually(lambda: watch.calls >= 3 and db.c._ticker.rounds >= 3)
+    eventually(lambda: watch.calls >= 3 and db.c._parts.ticker.rounds >= 3)
     assert len(db.events("background_failed")) == 1
     assert "the watchdog failed" in db.events("background_failed")[0] and count(db) >= 3
     watch.mended = True
     eventually(lambda: db.events("background_recovered"))
 
 
-@pytest.mark.parametrize("owner", ["_ticker", "_maintenance"])
+@pytest.mark.parametrize("owner", ["ticker", "maintenance"])
 def test_a_thread_whose_loop_fails_is_begun_again(
     open_db: Callable[..., Database], monkeypatch: pytest.MonkeyPatch, owner: str
 ) -> None:
     db = open_db(barrier_interval_ms=10, compaction_interval_ms=10)
-    part = getattr(db.c, owner)
-    loop = "_look" if owner == "_ticker" else "_pass"
+    part = getattr(db.c._parts, owner)
+    loop = "_look" if owner == "ticker" else "_pass"
     broken = Broken(monkeypatch, part, loop, RuntimeError("out of its mind"))
     eventually(lambda: broken.calls >= 3)
     eventually(lambda: any("out of its mind" in e for e in db.events("background_failed")))
     calls = broken.calls
     broken.mended = True
-    rounds = db.c._ticker.rounds
-    db.c._maintenance.request()
-    eventually(lambda: db.c._ticker.rounds > rounds)
+    rounds = db.c._parts.ticker.rounds
+    db.c._parts.maintenance.request()
+    eventually(lambda: db.c._parts.ticker.rounds > rounds)
     assert count(db) >= calls
-    name = "the ticker" if owner == "_ticker" else "maintenance"
+    name = "the ticker" if owner == "ticker" else "maintenance"
     eventually(lambda: db.events("background_recovered") == [f"{name} works again"])
 
 
@@ -212,24 +212,24 @@ def test_a_lane_whose_loop_fails_says_so_and_goes_on(db: Database, monkeypatch: 
     v, other = db.view("v", t), db.view("other", t)
     db.insert(t, 1)
     db.c.flush(WAIT_S)
-    may_open = Driver._may_open
+    may_open = Readiness.may_open
     broken = threading.Event()
     broken.set()
 
-    def fails(driver: Driver, lane: Any) -> bool:
+    def fails(ready: Readiness, lane: Any) -> bool:
         if broken.is_set() and lane[0].id == v:
             raise ZeroDivisionError("no one is perfect")
-        return may_open(driver, lane)
+        return may_open(ready, lane)
 
-    monkeypatch.setattr(Driver, "_may_open", fails)
+    monkeypatch.setattr(Readiness, "may_open", fails)
     db.insert(t, 2)
-    db.until(lambda: db.core.graph.jobs[v].error is not None)
+    db.until(lambda: db.core.live.graph.jobs[v].error is not None)
     shown = db.status(v)
     assert shown.status == "failing" and "no one is perfect" in shown.error.message
-    db.until(lambda: db.core.graph.job_frontier(db.core.graph.jobs[other]) >= db.c.current_epoch())
+    db.until(lambda: db.core.live.graph.job_frontier(db.core.live.graph.jobs[other]) >= db.c.current_epoch())
     eventually(lambda: db.events("background_failed"))
     broken.clear()
-    db.until(lambda: db.core.graph.jobs[v].error is None)
+    db.until(lambda: db.core.live.graph.jobs[v].error is None)
     db.c.flush(WAIT_S)
     assert db.read(v) == db.read(other) == [[1, 2]] and db.status(v).status == "running"
     eventually(lambda: [e for e in db.events("background_recovered") if e.startswith("the lane of")])
@@ -265,10 +265,10 @@ def test_a_process_that_can_start_no_thread_goes_on(db: Database, monkeypatch: p
     v = db.view("v", t, wait=kind == "headrace-commit")
     db.insert(t, 1)
     if kind == "headrace-group":
-        db.c._look()
+        db.c._parts.look()
         assert "no thread could be started" in db.events("background_failed")[0]
         none_left.clear()
-        db.c._look()
+        db.c._parts.look()
         db.c.wait_created(v, WAIT_S)
     db.c.flush(WAIT_S)
     assert db.read(v) == [[1]]
@@ -328,7 +328,7 @@ def test_a_silent_source_is_waited_for_once(tmp_path: Path, monkeypatch: pytest.
         db.view("w", good)
         silenced.set()
         db.c.tick()
-        poll = db.c._ticker._readers[silent].poll
+        poll = db.c._parts.ticker._readers[silent].poll
         assert poll is not None and not poll.done.is_set()
         monkeypatch.setattr(poll.done, "wait", lambda timeout: pytest.fail("it is waited for again"))
         db.c.tick()
@@ -339,13 +339,13 @@ def test_a_silent_source_is_waited_for_once(tmp_path: Path, monkeypatch: pytest.
         db.c.tick()
         db.c.tick()
         assert db.events("source_failed") == ['source "silent" failed: it has not answered for 600 s']
-        assert db.c._ticker._readers[silent].poll is poll, "it is not asked twice"
+        assert db.c._parts.ticker._readers[silent].poll is poll, "it is not asked twice"
         answer.set()
         eventually(poll.done.is_set)
         db.c.tick()
-        assert db.events("source_recovered") and db.core.graph.relations[silent].error is None
+        assert db.events("source_recovered") and db.core.live.graph.relations[silent].error is None
         # It was slow: the next question is not waited for either, until it answers in time.
-        reader = db.c._ticker._readers[silent]
+        reader = db.c._parts.ticker._readers[silent]
         assert reader.slow
         db.c.tick()
         eventually(lambda: reader.poll is None or reader.poll.done.is_set())
@@ -384,12 +384,12 @@ def test_an_epoch_that_could_not_even_be_given_up_holds_nothing(db: Database, mo
     eventually(lambda: broken.calls)
     broken.mended = True
     db.c.wait_created(v, WAIT_S)
-    with db.core.changed:
-        db.core.graph.jobs[v].retry_at_s = 0.0
+    with db.core.live.changed:
+        db.core.live.graph.jobs[v].retry_at_s = 0.0
     db.c.flush(WAIT_S)
     assert db.read(v) == [[1]]
     # The writer keeps runs of its own, and no epoch of anything.
-    pins = db.core.pins
+    pins = db.core.storage.pins
     eventually(lambda: not pins.epochs(t) and not pins.epochs(v) and not pins.prefixes())
 
 
@@ -408,7 +408,7 @@ def test_a_quarantine_that_the_catalog_refuses_is_tried_again(
         db.c.alter_job(a, paused=True)
         db.insert(t, 2)
         db.c.flush(WAIT_S)
-        table = db.core.graph.relations[t].state_table
+        table = db.core.live.graph.relations[t].state_table
         db.catalog.transact([RaiseSafe(table, db.catalog.state.state_tables[table].committed_epoch)])
         transact, refused = db.catalog.transact, []
 
@@ -422,11 +422,11 @@ def test_a_quarantine_that_the_catalog_refuses_is_tried_again(
         monkeypatch.setattr(db.catalog, "transact", refuse)
         db.c.alter_job(a, paused=False)
         eventually(lambda: db.catalog.state.jobs[a].status == "quarantined")
-        db.until(lambda: db.core.graph.jobs[a].status == "quarantined")
+        db.until(lambda: db.core.live.graph.jobs[a].status == "quarantined")
         assert len(refused) == 3
         assert len(db.events("job_quarantined")) == 1
         assert {i: db.catalog.state.jobs[i].joined for i in (a, b, c)} == {
-            i: db.core.graph.jobs[i].joined for i in (a, b, c)
+            i: db.core.live.graph.jobs[i].joined for i in (a, b, c)
         }
         db.insert(t, 3)
         db.c.flush(WAIT_S)
@@ -439,12 +439,12 @@ def test_an_object_that_cannot_be_deleted_is_told_and_keeps_no_other(
     open_db: Callable[..., Database], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     db = open_db(vacuum_grace_ms=0)
-    folder = Path(db.core.root) / "99"
+    folder = Path(db.core.storage.root) / "99"
     folder.mkdir()
     for name in ("a.run", "b.run", "c.run"):
         (folder / name).write_bytes(b"x")
         os.utime(folder / name, (0, 0))
-    delete = db.core.store.delete
+    delete = db.core.storage.store.delete
 
     def refused(path: str) -> None:
         if path.endswith("a.run"):
@@ -452,7 +452,7 @@ def test_an_object_that_cannot_be_deleted_is_told_and_keeps_no_other(
         delete(path)
 
     with monkeypatch.context() as broken:
-        broken.setattr(type(db.core.store), "delete", lambda store, path: refused(path))
+        broken.setattr(type(db.core.storage.store), "delete", lambda store, path: refused(path))
         db.c.vacuum()
         with pytest.raises(StorageError, match="permission denied"):
             db.c.vacuum()
@@ -461,7 +461,7 @@ def test_an_object_that_cannot_be_deleted_is_told_and_keeps_no_other(
 
 
 def _vacuumed(db: Database) -> tuple[int, int]:
-    return db.c._vacuum.counts.passes, db.c._vacuum.counts.deleted
+    return db.c._parts.vacuum.counts.passes, db.c._parts.vacuum.counts.deleted
 
 
 def test_a_source_that_gets_no_thread_keeps_no_other_from_being_bound(
@@ -477,16 +477,16 @@ def test_a_source_that_gets_no_thread_keeps_no_other_from_being_bound(
             raise RuntimeError("can't start new thread")
         start(thread)
 
-    db.core.graph.relations[a].error = None
+    db.core.live.graph.relations[a].error = None
     newest = db.catalog.state.newest_remap(b)
     with monkeypatch.context() as broken:
         broken.setattr(threading.Thread, "start", fails)
         epoch = db.c.tick()
-    assert db.core.epochs.complete >= epoch and newest is not None
-    assert "can't start new thread" in db.core.graph.relations[a].error.message
-    db.c._ticker._readers[a].retry_at_s = 0.0
+    assert db.core.live.epochs.complete >= epoch and newest is not None
+    assert "can't start new thread" in db.core.live.graph.relations[a].error.message
+    db.c._parts.ticker._readers[a].retry_at_s = 0.0
     db.c.tick()
-    assert db.core.graph.relations[a].error is None
+    assert db.core.live.graph.relations[a].error is None
 
 
 def test_a_failure_that_cannot_be_logged_is_told_all_the_same(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -506,17 +506,17 @@ HOUR_MS = 3_600_000
 def test_changed_intervals_hold_at_once(open_db: Callable[..., Database]) -> None:
     """`ALTER SYSTEM SET` does not wait for what is waited for by the old ones: an hour here."""
     db = open_db(vacuum_interval_ms=HOUR_MS, vacuum_grace_ms=0)
-    stray = Path(db.core.root) / "99" / "left-over.run"
+    stray = Path(db.core.storage.root) / "99" / "left-over.run"
     stray.parent.mkdir()
     stray.write_bytes(b"nobody refers to it")
     os.utime(stray, (0, 0))
     db.view("v", db.table())
-    rounds = db.c._ticker.rounds
+    rounds = db.c._parts.ticker.rounds
     db.c.configure(db.settings.model_copy(update={"barrier_interval_ms": 10}))
-    eventually(lambda: db.c._ticker.rounds > rounds + 1, "a tick by the new interval")
-    passes = db.c._vacuum.counts.passes
+    eventually(lambda: db.c._parts.ticker.rounds > rounds + 1, "a tick by the new interval")
+    passes = db.c._parts.vacuum.counts.passes
     db.c.configure(db.settings.model_copy(update={"compaction_interval_ms": 10, "vacuum_interval_ms": 10}))
-    eventually(lambda: db.c._vacuum.counts.passes > passes and not stray.exists(), "vacuum by the new interval")
+    eventually(lambda: db.c._parts.vacuum.counts.passes > passes and not stray.exists(), "vacuum by the new interval")
 
 
 def test_a_changed_cadence_holds_at_once(open_db: Callable[..., Database]) -> None:
@@ -537,7 +537,7 @@ def test_a_changed_pause_between_retries_holds_at_once(open_db: Callable[..., Da
     v = db.view("v", t)
     db.runner_of(v).error = StorageError("no answer")
     db.insert(t, 1)
-    db.until(lambda: db.core.graph.jobs[v].failures == 1)
+    db.until(lambda: db.core.live.graph.jobs[v].failures == 1)
     db.runner_of(v).error = None
     db.c.configure(db.settings.model_copy(update={"group_retry_initial_ms": 1, "group_retry_max_ms": 1}))
     eventually(lambda: db.read(v) == [[1]])
@@ -550,18 +550,18 @@ def test_the_spool_of_a_second_try_under_way_is_left_alone(db: Database) -> None
     for name in ("1-1-1", "1-1-1again", "1-1-0again"):
         (spool / name).mkdir(parents=True)
         os.utime(spool / name, (0, 0))
-    with db.core.lock:
-        db.core.graph.jobs[v].begin_attempt("1-1-1", 0.0)
-    db.c._maintenance._forget_spools()
+    with db.core.live.lock:
+        db.core.live.graph.jobs[v].begin_attempt("1-1-1", 0.0)
+    db.c._parts.maintenance._forget_spools()
     assert sorted(p.name for p in spool.iterdir()) == ["1-1-1", "1-1-1again"]
 
 
 def test_rollups_of_the_catalog_that_fail_are_told(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(db.catalog._store, "rollup_error", StorageError("no permission"), raising=False)
-    db.c._maintenance._pass()
+    db.c._parts.maintenance._pass()
     assert db.events("background_failed") == [
         "the rollups of the catalog's log failed, and is tried again: no permission"
     ]
     db.catalog._store.rollup_error = None  # type: ignore[attr-defined]
-    db.c._maintenance._pass()
+    db.c._parts.maintenance._pass()
     assert db.events("background_recovered")

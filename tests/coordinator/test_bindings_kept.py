@@ -78,19 +78,19 @@ def test_what_is_too_old_is_so_after_a_restart_too(open_db: Callable[..., Bound]
     db.ticks()
     db.c.compact()
     assert len(db.epochs(s)) <= 2
-    kept = db.core.graph.relations[s].safe
+    kept = db.core.live.graph.relations[s].safe
     with pytest.raises(EpochTooOld):
         db.c.snapshot([s], at=old)
     now = db.clock.now_ms()
     db.close()
     again = open_db()
     again.clock.set_now_ms(now)
-    assert again.core.graph.relations[s].safe == kept
+    assert again.core.live.graph.relations[s].safe == kept
     with pytest.raises(EpochTooOld):
         again.c.snapshot([s], at=old)
     with again.c.snapshot([s], at=again.c.current_epoch()) as snapshot:
         assert snapshot.sources[s]
-    again.c.drop(list(again.core.graph.jobs))
+    again.c.drop(list(again.core.live.graph.jobs))
     again.c.drop([s])
     assert not again.catalog.state.sources
 
@@ -103,7 +103,7 @@ def test_a_source_stays_readable_at_the_newest_epoch(db: Bound) -> None:
     db.c.drop([v])
     db.clock.advance_ms(60_000)
     db.c.compact()
-    assert len(db.epochs(s)) <= 2 and db.core.graph.relations[s].safe <= db.c.current_epoch()
+    assert len(db.epochs(s)) <= 2 and db.core.live.graph.relations[s].safe <= db.c.current_epoch()
     with db.c.snapshot([s], timeout_s=0) as snapshot:
         assert snapshot.sources[s]
 
@@ -150,11 +150,11 @@ def test_the_watermark_of_a_paused_view_on_a_view_is_kept(timed: Bound) -> None:
     db.ticks(5)
     db.c.alter_job(w, paused=True)
     (at,) = db.committed(w)
-    before = watermark_at(db.core.graph, db.catalog.state, v, at)
+    before = watermark_at(db.core.live.graph, db.catalog.state, v, at)
     assert before
     db.ticks()
     db.c.compact()
-    assert watermark_at(db.core.graph, db.catalog.state, v, at) == before
+    assert watermark_at(db.core.live.graph, db.catalog.state, v, at) == before
     db.c.alter_job(w, paused=False)
     db.c.flush(WAIT_S)
     db.c.compact()
@@ -204,7 +204,7 @@ def test_a_backlog_of_bindings_is_told_once_and_kept(db: Bound) -> None:
     db.c.flush(WAIT_S)
     db.c.check_logs()
     db.c.compact()
-    assert db.read(v) == db.read(other) and len(db.epochs(s)) <= 2 and not db.core.graph.jobs[v].growing
+    assert db.read(v) == db.read(other) and len(db.epochs(s)) <= 2 and not db.core.live.graph.jobs[v].growing
 
 
 @pytest.mark.usefixtures("large")
@@ -223,7 +223,7 @@ def test_a_backlog_of_bindings_is_given_up_where_that_is_wanted(open_db: Callabl
     assert len(db.events("log_growing")) == len(db.events("log_dropped")) == 1
     assert 'loses the bindings of "s"' in db.events("log_dropped")[0]
     safe = db.catalog.state.sources[s].safe_epoch
-    assert at < safe == db.core.graph.relations[s].safe
+    assert at < safe == db.core.live.graph.relations[s].safe
     db.c.compact()
     assert len(db.epochs(s)) <= 2
     now = db.clock.now_ms()
@@ -232,7 +232,7 @@ def test_a_backlog_of_bindings_is_given_up_where_that_is_wanted(open_db: Callabl
     db.clock.set_now_ms(now)
     db.ticks(1)
     db.c.alter_job(v, paused=False)
-    db.until(lambda: isinstance(db.core.graph.jobs[v].error, LogLost))
+    db.until(lambda: isinstance(db.core.live.graph.jobs[v].error, LogLost))
     assert db.status(v).status == "quarantined" and db.committed(v) == [at]
     db.c.flush(WAIT_S)
     assert db.read(v) == was and len(db.read(other)[0]) > len(was[0])
@@ -249,11 +249,11 @@ def test_bindings_that_only_tell_watermarks_have_the_limit_too(timed: Bound) -> 
     db.c.alter_job(w, paused=True, options={"log_limit_policy": "drop"})
     db.ticks()
     db.c.check_logs()
-    assert len(db.events("log_dropped")) == 1 and db.core.graph.lost_logs(db.core.graph.jobs[w])
+    assert len(db.events("log_dropped")) == 1 and db.core.live.graph.lost_logs(db.core.live.graph.jobs[w])
     db.c.compact()
     assert len(db.epochs(s)) <= 2
     db.c.alter_job(w, paused=False)
-    db.until(lambda: isinstance(db.core.graph.jobs[w].error, LogLost))
+    db.until(lambda: isinstance(db.core.live.graph.jobs[w].error, LogLost))
     assert db.status(v).status == "running"
 
 
@@ -270,7 +270,7 @@ def test_bindings_that_others_need_are_not_given_up(db: Bound, monkeypatch: pyte
     db.c.alter_job(keeps, paused=False)
     db.c.flush(WAIT_S)
     # The catalog does not take it: then nothing is given up, in memory neither.
-    safe, transact = db.core.graph.relations[s].safe, db.catalog.transact
+    safe, transact = db.core.live.graph.relations[s].safe, db.catalog.transact
 
     def fails(edits: Any) -> int:
         edits = list(edits)
@@ -281,7 +281,7 @@ def test_bindings_that_others_need_are_not_given_up(db: Bound, monkeypatch: pyte
     monkeypatch.setattr(db.catalog, "transact", fails)
     with pytest.raises(StorageError):
         db.c.check_logs()
-    assert db.core.graph.relations[s].safe == safe and not db.core.graph.lost_logs(db.core.graph.jobs[v])
+    assert db.core.live.graph.relations[s].safe == safe and not db.core.live.graph.lost_logs(db.core.live.graph.jobs[v])
     monkeypatch.undo()
     db.c.alter_job(v, paused=False)
     db.c.flush(WAIT_S)
@@ -314,13 +314,13 @@ def test_a_view_that_cannot_begin_keeps_no_bindings(db: Bound, monkeypatch: pyte
         v = db.view("v", s, other, wait=False)
     db.ticks()
     db.c.compact()
-    assert not db.core.graph.jobs[v].reads_from and len(db.epochs(s)) <= 2
+    assert not db.core.live.graph.jobs[v].reads_from and len(db.epochs(s)) <= 2
     silent.clear()
     db.clock.advance_ms(600_000)  # what was tried in vain is tried again
-    for job in [j for j in db.core.graph.jobs.values() if j.status == "paused"]:
+    for job in [j for j in db.core.live.graph.jobs.values() if j.status == "paused"]:
         db.c.alter_job(job.id, paused=False)
     db.ticks(2)
-    db.until(lambda: db.core.graph.jobs[v].created and db.core.graph.jobs[v].error is None)
+    db.until(lambda: db.core.live.graph.jobs[v].created and db.core.live.graph.jobs[v].error is None)
 
 
 def test_a_view_on_one_that_cannot_begin_keeps_no_bindings(timed: Bound, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -342,11 +342,13 @@ def test_a_view_on_one_that_cannot_begin_keeps_no_bindings(timed: Bound, monkeyp
     x = db.view("x", w, wait=False)
     db.ticks()
     db.c.compact()
-    assert not any(db.core.graph.jobs[j].reads_from for j in (v, w, x)) and len(db.epochs(s)) <= 2
+    assert not any(db.core.live.graph.jobs[j].reads_from for j in (v, w, x)) and len(db.epochs(s)) <= 2
     silent.clear()
     db.clock.advance_ms(600_000)  # what was tried in vain is tried again
     db.ticks(2)
-    db.until(lambda: all(db.core.graph.jobs[j].created and db.core.graph.jobs[j].error is None for j in (v, w, x)))
+    db.until(
+        lambda: all(db.core.live.graph.jobs[j].created and db.core.live.graph.jobs[j].error is None for j in (v, w, x))
+    )
     db.c.flush(WAIT_S)
     assert db.read(v) == db.read(w) == db.read(x)
 
@@ -361,4 +363,4 @@ def test_what_is_refused_of_one_source_keeps_no_other_from_being_pruned(db: Boun
     with db.c.snapshot([other], at=db.catalog.state.all_remaps(other)[-5].epoch):
         db.c.compact()
     assert len(db.epochs(one)) <= 2 and len(db.epochs(other)) <= 6
-    assert db.core.graph.relations[other].safe == db.catalog.state.sources[other].safe_epoch
+    assert db.core.live.graph.relations[other].safe == db.catalog.state.sources[other].safe_epoch

@@ -76,7 +76,7 @@ def test_a_watermark_that_rises_alone_is_a_step_without_input(db: Closing) -> No
     calls, above = db.runner_of(v).calls, db.runner_of(w).calls
     assert {p.closed_us for p in calls} == {None} and db.watermark(v) is None
     before = len(calls), len(above)
-    db.core.graph.relations[s].newest_us = 30
+    db.core.live.graph.relations[s].newest_us = 30
     epoch = db.c.flush(WAIT_S)
     assert (len(calls), len(above)) == (before[0] + 1, before[1] + 1), "the view above has something to close, too"
     remap = db.catalog.state.newest_remap(s)
@@ -86,10 +86,10 @@ def test_a_watermark_that_rises_alone_is_a_step_without_input(db: Closing) -> No
         assert not any(source.tasks for source in call.sources.values())
     assert db.watermark(v) == db.watermark(w) == 30
     for newest_us in (30, 20, None):
-        db.core.graph.relations[s].newest_us = newest_us
+        db.core.live.graph.relations[s].newest_us = newest_us
         db.c.flush(WAIT_S)
     assert len(calls) == before[0] + 1, "it never goes back, and where it stands there is nothing to do"
-    db.core.graph.relations[s].newest_us = 31
+    db.core.live.graph.relations[s].newest_us = 31
     db.c.flush(WAIT_S)
     assert (calls[-1].closed_us, calls[-1].state["0/state"].watermark) == (31, 30)
 

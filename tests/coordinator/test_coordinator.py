@@ -77,8 +77,8 @@ def test_damage_stops_only_what_needs_the_object(db: Database, damage: str) -> N
     db.insert(other, 7)
     good = db.view("good", other)
     runs = {r.ref.table_id: r.ref for r in db.catalog.state.runs.values()}
-    ref = runs[db.core.graph.relations[t].state_table]
-    path = Path(db.core.root) / ref.path
+    ref = runs[db.core.live.graph.relations[t].state_table]
+    path = Path(db.core.storage.root) / ref.path
     data = bytearray(path.read_bytes())
     path.unlink()
     if damage == "flip":
@@ -87,7 +87,9 @@ def test_damage_stops_only_what_needs_the_object(db: Database, damage: str) -> N
     elif damage == "cut":
         path.write_bytes(data[:-9])
     elif damage == "swap":
-        path.write_bytes((Path(db.core.root) / runs[db.core.graph.relations[other].state_table].path).read_bytes())
+        path.write_bytes(
+            (Path(db.core.storage.root) / runs[db.core.live.graph.relations[other].state_table].path).read_bytes()
+        )
     OPEN_RUNS.clear()
     for read in (lambda: db.read(t), lambda: db.delete(t, 1)):
         with pytest.raises(CorruptObject, match=ref.path):
@@ -105,14 +107,14 @@ def test_a_view_without_input_runs_no_epoch(db: Database) -> None:
     """PC-15: ticks move the frontier of an idle view, run nothing and write nothing."""
     t, other = db.table("t"), db.table("other")
     v = db.view("v", t)
-    calls, files = len(db.runner_of(v).calls), len(list(Path(db.core.root).rglob("*.run")))
+    calls, files = len(db.runner_of(v).calls), len(list(Path(db.core.storage.root).rglob("*.run")))
     for _ in range(3):
         epoch = db.c.flush(WAIT_S)
         assert db.status(v).frontier >= epoch
     db.insert(other, 1)
     db.c.flush(WAIT_S)
     assert len(db.runner_of(v).calls) == calls
-    assert len(list(Path(db.core.root).rglob("*.run"))) == files + 1
+    assert len(list(Path(db.core.storage.root).rglob("*.run"))) == files + 1
 
 
 def test_a_stuck_group_delays_no_other(db: Database) -> None:
@@ -146,11 +148,11 @@ def test_a_failing_group_retries_with_back_off(tmp_path: Path) -> None:
         calls = len(runner.calls)
         for failures in (2, 3, 4):
             clock.advance_ms(400)
-            db.core.notify()
+            db.core.live.notify()
             assert len(runner.calls) == calls + failures - 2
             clock.advance_ms(4000)
-            db.core.notify()
-            db.until(lambda f=failures: db.core.graph.jobs[bad].failures == f)
+            db.core.live.notify()
+            db.until(lambda f=failures: db.core.live.graph.jobs[bad].failures == f)
         status = db.status(bad)
         assert status.error is not None and status.error.sqlstate == "22012" and status.error_since_ms > 0
         assert db.events("job_failed") and len(db.events("job_failed")) == 1
@@ -246,7 +248,7 @@ def test_pins_and_lagging_readers_hold_the_safe_epoch(tmp_path: Path) -> None:
         for i in range(2, 12):
             db.insert(t, i)
         assert db.c.compact() >= 1
-        table = db.core.graph.relations[t]
+        table = db.core.live.graph.relations[t]
         assert table.safe <= min(snapshot.epoch, db.status(v).committed_epoch)
         assert db.values(snapshot.tables[t]) == [1] == db.read(t, at=snapshot.epoch)[0]
         snapshot.close()
@@ -271,7 +273,7 @@ def test_vacuum_deletes_what_nothing_refers_to(tmp_path: Path) -> None:
             db.insert(t, i)
         db.insert(gone, 1)
         snapshot = db.c.snapshot([t])
-        root = Path(db.core.root)
+        root = Path(db.core.storage.root)
         orphan = root / "99" / "orphan.run"
         orphan.parent.mkdir()
         orphan.write_bytes(b"x")
@@ -281,7 +283,7 @@ def test_vacuum_deletes_what_nothing_refers_to(tmp_path: Path) -> None:
         writing.write_bytes(b"x")
         db.c.drop([gone])
         db.c.compact()
-        with db.core.pins.writing("98/abc"):
+        with db.core.storage.pins.writing("98/abc"):
             assert db.c.vacuum() == 0, "the first pass only looks"
             assert db.c.vacuum() == 3
         assert not orphan.exists() and writing.exists()
@@ -504,7 +506,7 @@ def test_a_fenced_server_deletes_nothing(tmp_path: Path) -> None:
     db = Database(tmp_path, vacuum_grace_ms=0)
     t = db.table()
     db.insert(t, 1)
-    orphan = Path(db.core.root) / "99" / "orphan.run"
+    orphan = Path(db.core.storage.root) / "99" / "orphan.run"
     orphan.parent.mkdir()
     orphan.write_bytes(b"x")
     assert db.c.vacuum() == 0
@@ -576,7 +578,7 @@ def test_everything_at_once(tmp_path: Path) -> None:
                     if len(ids) == 4:
                         assert found[v] == sorted(found[t] + found[u])
                         assert found[w] == sorted(found[v] + found[t])
-            with db.core.lock:
+            with db.core.live.lock:
                 db.check_edges()
         db.c.flush(WAIT_S)
         found = dict(zip((t, u, v, w), db.read(t, u, v, w)))

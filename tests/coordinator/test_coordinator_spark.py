@@ -154,7 +154,7 @@ def test_a_group_takes_large_epochs_in_by_steps(spark: SparkSession, tmp_path: P
         state = db.catalog.state
         assert len({state.jobs[v].committed_epoch for v in views}) == 1 and not state.positions
         assert not any("failed" in e.kind for e in state.newest_events(100))
-        stored = [r.ref for r in state.runs_of(db.c._core.graph.jobs[sums].tables["view/rows"])]
+        stored = [r.ref for r in state.runs_of(db.c._core.live.graph.jobs[sums].tables["view/rows"])]
         assert len([r for r in stored if r.epoch_hi == state.jobs[sums].committed_epoch]) > 1, "taken in by steps"
     finally:
         db.close()
@@ -175,7 +175,7 @@ def test_an_amplifying_join_loses_its_workers(spark: SparkSession, tmp_path: Pat
         data = [(n % 100, n) for n in range(20_000)]
         written, killed = db.write(left, data).epoch, 0
         core = db.c._core
-        jobs = [core.graph.jobs[v] for v in pairs]
+        jobs = [core.live.graph.jobs[v] for v in pairs]
         while any(j.committed < written for j in jobs):
             if killed < 3 and any(j.activity.attempt for j in jobs):
                 killed += kill_workers(spark) > 0

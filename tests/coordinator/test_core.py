@@ -10,32 +10,9 @@ from headrace.coordinator.decide.graph import Graph
 from headrace.coordinator.run.core import Core
 
 FOLDER = Path(headrace.coordinator.__file__).parent
-TAKE_IT_WHOLE = {
-    "ddl/lifecycle.py",
-    "ddl/planning.py",
-    "observe/arrival.py",
-    "observe/metrics.py",
-    "observe/status.py",
-    "reads.py",
-    "run/attempt.py",
-    "run/committer.py",
-    "run/driver.py",
-    "run/lane_failures.py",
-    "run/lanes.py",
-    "run/operation.py",
-    "run/standby.py",
-    "run/ticker.py",
-    "subscriptions.py",
-    "upkeep/compaction.py",
-    "upkeep/logs.py",
-    "upkeep/maintenance.py",
-    "writes/settling.py",
-    "writes/small_runs.py",
-    "writes/stored.py",
-    "writes/transaction.py",
-    "writes/writer.py",
-}
-"""Modules of which something gets the core whole. Take names out; put none in: say what a part needs instead."""
+TAKE_IT_WHOLE = {"run/driver.py", "run/operation.py"}
+"""Modules of which something gets the core whole: what runs a lane, what starts and stops all. Put none in: say what a
+part needs instead."""
 
 
 def takes_the_core(path: Path) -> bool:

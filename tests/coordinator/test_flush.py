@@ -23,7 +23,7 @@ def db(tmp_path: Path) -> Iterator[Database]:
 
 
 def idle(db: Database, *views: int) -> None:
-    db.until(lambda: all(db.core.graph.jobs[v].activity.attempt is None for v in views))
+    db.until(lambda: all(db.core.live.graph.jobs[v].activity.attempt is None for v in views))
 
 
 def test_after_it_every_session_sees_earlier_writes(db: Database) -> None:
@@ -56,7 +56,7 @@ def test_a_view_on_a_view_that_takes_in_more_than_one_epoch(db: Database) -> Non
     db.until_held(v)
     db.insert(t, 1)
     seen: list[list[int]] = []
-    before = db.core.graph.jobs[v].pace.forced
+    before = db.core.live.graph.jobs[v].pace.forced
 
     def flush() -> None:
         db.c.flush(WAIT_S)
@@ -64,11 +64,11 @@ def test_a_view_on_a_view_that_takes_in_more_than_one_epoch(db: Database) -> Non
 
     thread = threading.Thread(target=flush)
     thread.start()
-    db.until(lambda: db.core.graph.jobs[v].pace.forced > before)
+    db.until(lambda: db.core.live.graph.jobs[v].pace.forced > before)
     db.insert(t, 2)
-    last = db.core.graph.relations[t].changes.in_range(0, 1 << 62)[-1][1]
+    last = db.core.live.graph.relations[t].changes.in_range(0, 1 << 62)[-1][1]
     upper.gate.set()
-    db.until(lambda: db.core.graph.jobs[v].committed >= last)
+    db.until(lambda: db.core.live.graph.jobs[v].committed >= last)
     # Nothing can be waited for here: it must not return, and does at once where it is wrong.
     thread.join(0.2)
     lower.gate.set()
@@ -84,11 +84,11 @@ def test_with_nothing_dirty_it_runs_nothing(db: Database) -> None:
     db.c.flush(WAIT_S)
     idle(db, *views)
     calls = [len(r.calls) for r in db.runners]
-    objects = len(list(Path(db.core.root).rglob("*.run")))
+    objects = len(list(Path(db.core.storage.root).rglob("*.run")))
     epochs = [db.c.flush(WAIT_S) for _ in range(20)]
     assert epochs == sorted(set(epochs))
     assert [len(r.calls) for r in db.runners] == calls
-    assert len(list(Path(db.core.root).rglob("*.run"))) == objects
+    assert len(list(Path(db.core.storage.root).rglob("*.run"))) == objects
 
 
 def test_many_at_once_share_checkpoints(db: Database) -> None:
@@ -112,7 +112,7 @@ def test_many_at_once_share_checkpoints(db: Database) -> None:
     threads = [threading.Thread(target=work, args=(i,)) for i in range(1, 21)]
     for thread in threads:
         thread.start()
-    db.until(lambda: db.core.graph.jobs[v].pace.forced > db.core.graph.jobs[v].committed)
+    db.until(lambda: db.core.live.graph.jobs[v].pace.forced > db.core.live.graph.jobs[v].committed)
     db.until(lambda: len(db.read(t)[0]) == 21)  # as many writes, in whatever groups they were committed
     runner.gate.set()
     for thread in threads:

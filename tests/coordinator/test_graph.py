@@ -7,20 +7,13 @@ from collections import Counter
 import pytest
 from world import World, stand, stand_at
 
-from headrace.coordinator.decide.commit import (
-    GroupEpoch,
-    ahead_of,
-    dues_after,
-    lookup_refs,
-    next_work,
-    note_step,
-    open_epoch,
-)
+from headrace.coordinator.decide.group_epoch import GroupEpoch, ahead_of, dues_after, open_epoch
 from headrace.coordinator.decide.job import PlanFacts
 from headrace.coordinator.decide.life import NO_TROUBLE, Trouble
 from headrace.coordinator.decide.machine import caught_up, may_join, next_epoch
 from headrace.coordinator.decide.membership import Move
 from headrace.coordinator.decide.steps import END_OF_KEYS, LOWEST_KEY
+from headrace.coordinator.decide.work import lookup_refs, next_work, note_step
 
 
 @pytest.fixture

@@ -90,7 +90,7 @@ def test_nobody_sees_an_uncommitted_row_of_a_group(db: Groups) -> None:
     db.until_held(b)
     assert any(ref.epoch_hi == runner.calls[-1].to_epoch for ref in runner.calls[-1].tables[a].refs)
     assert db.read(a) == db.read(outside) == db.read(b) == [[]], "the group has not committed"
-    stored = db.catalog.state.runs_of(db.core.graph.jobs[a].tables["view/rows"])
+    stored = db.catalog.state.runs_of(db.core.live.graph.jobs[a].tables["view/rows"])
     assert not any(r.ref.epoch_hi >= runner.calls[-1].to_epoch for r in stored)
     runner.gate.set()
     db.c.flush(WAIT_S)
@@ -142,14 +142,18 @@ def test_a_job_moves_between_groups_while_it_runs(db: Groups) -> None:
     try:
         for group in ("y", "x", "own", "y", "z"):
             db.c.alter_job(moving, options={"checkpoint_group": group})
-            db.until(lambda: db.core.graph.jobs[moving].joined and not db.core.graph.jobs[moving].membership.joining)
+            db.until(
+                lambda: (
+                    db.core.live.graph.jobs[moving].joined and not db.core.live.graph.jobs[moving].membership.joining
+                )
+            )
             assert db.status(moving).group == (f"job-{moving}" if group == "own" else group)
     finally:
         stop.set()
         writer.join()
     db.c.alter_job(moving, options={"checkpoint_group": "y"})
     db.insert(u, 0)
-    db.until(lambda: db.core.graph.jobs[moving].joined and not db.core.graph.jobs[moving].membership.joining)
+    db.until(lambda: db.core.live.graph.jobs[moving].joined and not db.core.live.graph.jobs[moving].membership.joining)
     db.insert(u, 1)
     db.c.flush(WAIT_S)
     assert db.committed(b) == db.committed(moving)
@@ -236,13 +240,13 @@ def test_a_cadence_of_a_group(tmp_path: Path) -> None:
         db.c.alter_job(a, options={"checkpoint_interval_ms": "60000"})
         db.c.alter_job(b, options={"checkpoint_interval_ms": "90000"})
         db.insert(t, 1)
-        db.until(lambda: db.core.graph.job_frontier(db.core.graph.jobs[b]) >= db.c.current_epoch())
+        db.until(lambda: db.core.live.graph.job_frontier(db.core.live.graph.jobs[b]) >= db.c.current_epoch())
         before = db.status(a).epochs
         for i in range(2, 6):
             db.insert(t, i)
         assert db.status(a).epochs == before
         clock.advance_ms(60_000)
-        db.core.notify()
+        db.core.live.notify()
         db.until(lambda: db.status(a).epochs == before + 1)
         assert db.read(a, b) == [[1, 2, 3, 4, 5]] * 2
     finally:
@@ -268,7 +272,7 @@ def test_an_idle_input_is_carried_along(db: Groups) -> None:
     db.c.flush(WAIT_S)
     assert db.read(v, w) == [[7, 8], [0, 1, 2, 7, 8]]
     assert db.read(v, w, at=at) == [[7], [0, 1, 2, 7]]
-    assert len(db.core.graph.jobs[v].exact) <= 3, "ranges that follow each other are one"
+    assert len(db.core.live.graph.jobs[v].exact) <= 3, "ranges that follow each other are one"
 
 
 @pytest.mark.parametrize("point", ["commit.acked", "commit.before", "commit.after", "catalog.commit.before",
@@ -330,7 +334,9 @@ def test_a_group_resumes_after_a_restart(tmp_path: Path) -> None:
     db = Groups(tmp_path)
     db.c.flush(WAIT_S)
     db.until(
-        lambda: all(db.core.graph.jobs[v].joined and not db.core.graph.jobs[v].membership.joining for v in (a, b, c))
+        lambda: all(
+            db.core.live.graph.jobs[v].joined and not db.core.live.graph.jobs[v].membership.joining for v in (a, b, c)
+        )
     )
     db.insert(t, 4)
     db.c.flush(WAIT_S)
@@ -382,7 +388,7 @@ def test_runs_of_another_attempt_are_refused(db: Groups, monkeypatch: pytest.Mon
     monkeypatch.setattr(FakeRunner, "run", mixed)
     db.c.configure(db.settings.model_copy(update={"group_retry_initial_ms": 1}))
     db.insert(t, 1)
-    db.until(lambda: db.core.graph.jobs[v].trouble.failed_total == 3 and db.core.graph.jobs[v].error is None)
+    db.until(lambda: db.core.live.graph.jobs[v].trouble.failed_total == 3 and db.core.live.graph.jobs[v].error is None)
     assert db.read(v) == [[1]]
     assert "which is not of its epoch" in db.events("job_failed")[0]
 
@@ -398,7 +404,7 @@ def test_storage_that_fails_for_a_while(tmp_path: Path) -> None:
         db.c.flush(WAIT_S)
         arm("commit.before", "fail")
         db.insert(t, 2)
-        db.until(lambda: min(db.core.graph.jobs[v].failures for v in (a, b)) >= 3)
+        db.until(lambda: min(db.core.live.graph.jobs[v].failures for v in (a, b)) >= 3)
         with pytest.raises(JobFailed):
             db.c.flush(WAIT_S)
         assert db.read(a, b) == [[1], [1]]
@@ -421,8 +427,8 @@ def test_an_attempt_that_does_not_end_is_cancelled(tmp_path: Path) -> None:
         db.insert(t, 1)
         db.until_held(v)
         clock.advance_ms(61_000)
-        db.core.notify()
-        db.until(lambda: bool(runner.cancelled) and db.core.graph.jobs[v].failures > 0)
+        db.core.live.notify()
+        db.until(lambda: bool(runner.cancelled) and db.core.live.graph.jobs[v].failures > 0)
         runner.error = None
         db.c.flush(WAIT_S)
         assert db.read(v) == [[1]]
@@ -473,7 +479,11 @@ def test_all_inputs_have_ended(tmp_path: Path) -> None:
     last = db.committed(v, w)
     for _ in range(3):
         epoch = db.c.tick()
-        db.until(lambda epoch=epoch: all(db.core.graph.job_frontier(db.core.graph.jobs[i]) >= epoch for i in (v, w)))
+        db.until(
+            lambda epoch=epoch: all(
+                db.core.live.graph.job_frontier(db.core.live.graph.jobs[i]) >= epoch for i in (v, w)
+            )
+        )
     db.c.flush(WAIT_S)
     assert [len(r.calls) for r in runners] == ran, "the sources have ended: there is nothing to run for"
     before = db.read(v, w)
@@ -483,7 +493,7 @@ def test_all_inputs_have_ended(tmp_path: Path) -> None:
     try:
         assert db.read(v, w) == before and all(now >= then for now, then in zip(db.committed(v, w), last))
         epoch = db.c.tick()
-        db.until(lambda: all(db.core.graph.job_frontier(db.core.graph.jobs[i]) >= epoch for i in (v, w)))
+        db.until(lambda: all(db.core.live.graph.job_frontier(db.core.live.graph.jobs[i]) >= epoch for i in (v, w)))
         assert not any(db.runner_of(i).calls for i in (v, w))
     finally:
         db.close()
@@ -496,8 +506,8 @@ def test_an_interval_is_changed_while_it_runs(tmp_path: Path) -> None:
     try:
         t = db.table()
         v, swift = db.view("v", t), db.view("swift", t)
-        runner, version = db.runner_of(v), db.core.graph.jobs[v].version
-        job = db.core.graph.jobs[v]
+        runner, version = db.runner_of(v), db.core.live.graph.jobs[v].version
+        job = db.core.live.graph.jobs[v]
         for n, interval_ms in enumerate((60_000, 5_000, 90_000)):
             db.c.alter_job(v, options={"checkpoint_interval_ms": str(interval_ms)})
             db.insert(t, 2 * n)
@@ -509,10 +519,10 @@ def test_an_interval_is_changed_while_it_runs(tmp_path: Path) -> None:
             db.until(lambda: len(db.read(swift)[0]) == 2 * n + 2)  # noqa: B023
             assert db.status(v).epochs == before and len(db.read(v)[0]) == 2 * n + 1
             clock.advance_ms(interval_ms)
-            db.core.notify()
+            db.core.live.notify()
             db.until(lambda: len(db.read(v)[0]) == 2 * n + 2)  # noqa: B023
             assert db.status(v).epochs == before + 1
-        assert db.runner_of(v) is runner and db.core.graph.jobs[v].version == version
+        assert db.runner_of(v) is runner and db.core.live.graph.jobs[v].version == version
     finally:
         db.close()
 
@@ -550,7 +560,7 @@ def test_parallelism_changes_within_an_epoch(tmp_path: Path, monkeypatch: pytest
 
         def run(runner: FakeRunner, params: EpochParams, parallelism: int) -> EpochResult:
             if next(count) == 3:
-                db.c.alter_job(min(db.core.graph.jobs), options={"parallelism": "3"})
+                db.c.alter_job(min(db.core.live.graph.jobs), options={"parallelism": "3"})
             return original(runner, params, parallelism)
 
         monkeypatch.setattr(FakeRunner, "run", run)
@@ -585,11 +595,11 @@ def test_a_reader_whose_log_is_gone(db: Groups) -> None:
     db.c.alter_job(a, paused=True)
     db.insert(t, 2)
     db.c.flush(WAIT_S)
-    table = db.core.graph.relations[t].state_table
+    table = db.core.live.graph.relations[t].state_table
     db.catalog.transact([RaiseSafe(table, db.catalog.state.state_tables[table].committed_epoch)])
     calls = len(db.runner_of(a).calls)
     db.c.alter_job(a, paused=False)
-    db.until(lambda: db.core.graph.jobs[a].error is not None)
+    db.until(lambda: db.core.live.graph.jobs[a].error is not None)
     status = db.status(a)
     assert status.status == "quarantined" and status.error.sqlstate == "HR021"
     assert "are kept from" in status.error.detail and "create it again" in status.error.hint
@@ -604,19 +614,23 @@ def test_a_quarantine_that_fails_leaves_who_has_joined_meanwhile(db: Groups, mon
     """What is taken back is what it has changed itself: the lane of the other one has ended, it cannot be apart."""
     t = db.table()
     v, w, _ = (db.grouped(name, "g", t) for name in ("v", "w", "stays"))
-    db.until(lambda: all(j.joined and not j.membership.joining for j in db.core.graph.jobs.values()))
-    lost, other = db.core.graph.jobs[v], db.core.graph.jobs[w]
-    with db.core.lock:
+    db.until(lambda: all(j.joined and not j.membership.joining for j in db.core.live.graph.jobs.values()))
+    lost, other = db.core.live.graph.jobs[v], db.core.live.graph.jobs[w]
+    with db.core.live.lock:
         other.membership = replace(other.membership, place=GroupPlace.APART)
 
     def transact(edits: Any) -> None:
-        with db.core.lock:
+        with db.core.live.lock:
             other.move(Move.ADMITTED)
         raise StorageError("the disk is full of holes")
 
     with monkeypatch.context() as broken:
         broken.setattr(db.catalog, "transact", transact)
         with pytest.raises(StorageError):
-            Failures(db.core, lambda: [lost], lambda job: None)._quarantine(lost, LogLost("gone"))
+            core = db.core
+            Failures(
+                core.live, core.storage, core.runtime, core.locks, core.application, core.sparing, core.history,
+                lane=lambda: [lost], launch=lambda job: None,
+            )._quarantine(lost, LogLost("gone"))  # fmt: skip
     assert (lost.status, lost.joined) == ("created", True)
     assert other.joined, "it has joined, whatever became of that"

@@ -37,7 +37,7 @@ def test_the_next_epoch_runs_over_what_is_not_committed(db: InFlight) -> None:
     made = {r.path for r in then.state["view/rows"].refs} - {r.path for r in first.state["view/rows"].refs}
     assert len(made) == 1 and made.pop().startswith(first.prefix), "e+1 sees the uncommitted run of e"
     assert db.job.committed == db.before and db.log() == [] and db.read(db.v, at=db.before) == [[0]]
-    assert db.core.graph.job_frontier(db.job) < db.first, "readers and other groups know of none of it"
+    assert db.core.live.graph.job_frontier(db.job) < db.first, "readers and other groups know of none of it"
     db.release()
     db.c.flush(WAIT_S)
     assert db.read(db.t, db.v) == [[0, 1, 2]] * 2
@@ -118,7 +118,7 @@ def test_what_changes_the_graph_gives_up_what_is_in_flight(db: InFlight, what: s
         db.c.alter_job(db.v, paused=False)
     if what == "drop":
         db.c.drop([db.v])
-        assert db.v not in db.core.graph.relations
+        assert db.v not in db.core.live.graph.relations
     else:
         db.c.flush(WAIT_S)
         assert db.read(db.t, db.v) == [[0, 1, 2]] * 2
@@ -138,9 +138,9 @@ class Held(Database):
         self.v = self.view("v", self.t)
         self.w = self.view("w", self.v)
         self.c.alter_job(self.v, options={"checkpoint_interval_ms": "60000", "barrier_interval_ms": "0"})
-        self.job = self.core.graph.jobs[self.v]
+        self.job = self.core.live.graph.jobs[self.v]
         first = self.insert(self.t, 0)
-        self.until(lambda: self.core.graph.jobs[self.w].committed == first == self.job.committed)
+        self.until(lambda: self.core.live.graph.jobs[self.w].committed == first == self.job.committed)
         self.start = first
 
     def run(self, *values: int) -> int:
@@ -151,14 +151,14 @@ class Held(Database):
 
     def log(self, view: int, after: int, up_to: int) -> list[int]:
         """The rows that a view has got."""
-        relation = self.core.graph.relations[view]
+        relation = self.core.live.graph.relations[view]
         runs = [r.ref for r in self.catalog.state.runs_of(relation.state_table)]
-        found = Arrangement(relation.schema, runs, self.core.root).log(after, up_to)
+        found = Arrangement(relation.schema, runs, self.core.storage.root).log(after, up_to)
         return sorted(n for batch in found for n in batch.column("n").to_pylist())
 
     def moves(self) -> int:
         """How often the view has been committed."""
-        return int(self.core.graph.jobs[self.v].metrics.epochs)
+        return int(self.core.live.graph.jobs[self.v].metrics.epochs)
 
 
 @pytest.fixture
@@ -183,12 +183,12 @@ def test_a_barrier_that_is_no_checkpoint_commits_nothing(held: Held, how: str) -
         held.c.flush(WAIT_S)
     else:
         held.clock.advance_ms(60_000)
-        held.core.notify()
-    held.until(lambda: held.core.graph.jobs[held.w].committed >= third)
+        held.core.live.notify()
+    held.until(lambda: held.core.live.graph.jobs[held.w].committed >= third)
     assert not held.job.activity.epochs
     for epoch, rows in ((first, [1]), (second, [2]), (third, [3])):
         assert held.log(held.v, epoch - 1, epoch) == rows
-        assert any(low <= epoch <= high for low, high in held.core.graph.exact(held.v))
+        assert any(low <= epoch <= high for low, high in held.core.live.graph.exact(held.v))
     assert held.read(held.v, at=second) == [[0, 1, 2, 2]]
     assert held.read(held.v, held.w) == [[0, 1, 2, 2, 3]] * 2
 
@@ -209,7 +209,7 @@ def test_what_is_held_is_taken_in_again_after_a_stop(tmp_path: Path) -> None:
     assert held.job.committed == last
     again = Database(tmp_path)
     try:
-        assert again.core.graph.jobs[held.v].committed >= last and again.read(held.v) == [[0, 1]]
+        assert again.core.live.graph.jobs[held.v].committed >= last and again.read(held.v) == [[0, 1]]
     finally:
         again.close()
 
@@ -233,7 +233,7 @@ def test_ddl_does_not_wait_for_the_checkpoint(held: Held, what: str) -> None:
     if what == "drop":
         held.c.drop([held.w])
         held.c.drop([held.v])
-        assert held.v not in held.core.graph.relations and not held.job.activity.epochs
+        assert held.v not in held.core.live.graph.relations and not held.job.activity.epochs
         return
     if what == "pause":
         held.c.alter_job(held.v, paused=True)

@@ -83,7 +83,7 @@ def test_ls_and_show_on_a_running_database(served: Database, cli: Cli) -> None:
     assert code == 0 and "(2 rows)" in text
     code, text = cli("show", "t.view.rows", "--epoch", first[3].strip())
     assert code == 0 and "(3 rows)" in text, "as of the first write"
-    assert served.insert(served.core.graph.relations and next(iter(served.core.graph.relations)), 9), (
+    assert served.insert(served.core.live.graph.relations and next(iter(served.core.live.graph.relations)), 9), (
         "nobody was shut out"
     )
 
@@ -165,7 +165,7 @@ def test_gc_leaves_a_served_database_alone(served: Database, cli: Cli) -> None:
     assert code == 0 and "would delete 1 objects" in text
     code, text = cli("verify")
     assert code == 0 and "unreferenced: 9/old.run" in text, "its vacuum takes care of it"
-    assert served.read(next(iter(served.core.graph.relations))) == [[1, 3]], "nobody was shut out"
+    assert served.read(next(iter(served.core.live.graph.relations))) == [[1, 3]], "nobody was shut out"
     served.close()
     assert cli("gc")[0] == 0 and not old.exists()
 

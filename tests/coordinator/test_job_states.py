@@ -19,7 +19,7 @@ from headrace.coordinator.decide.membership import GroupPlace, Membership
 from headrace.coordinator.decide.pace import Pace, Portion, Stops
 from headrace.coordinator.decide.standing import JobAdvance, Standing
 from headrace.coordinator.decide.under_way import Activity, CatchingUp
-from headrace.coordinator.run.core import Job
+from headrace.coordinator.run.live_state import Job
 from headrace.errors import JobFailed
 
 SOURCE = Path(headrace.__file__).parent

@@ -29,13 +29,13 @@ def fails(db: Groups, view: int, table: int) -> None:
     """Let a view fail from its next epoch on, and have that."""
     db.runner_of(view).error = RuntimeError("no")
     db.insert(table, 2)
-    db.until(lambda: db.core.graph.jobs[view].failures > 0)
+    db.until(lambda: db.core.live.graph.jobs[view].failures > 0)
 
 
 def filled_apart(db: Groups, name: str, table: int) -> int:
     """A view that is being created in the group, which fails: it has a checkpoint, and goes on by itself."""
     made = db.grouped(name, "g", table, wait=False)
-    db.until(lambda: db.core.graph.jobs[made].committed > 0)
+    db.until(lambda: db.core.live.graph.jobs[made].committed > 0)
     return made
 
 
@@ -55,7 +55,7 @@ def test_who_leads_commits_nothing_that_it_has_begun_by_itself(db: Groups) -> No
     a = db.grouped("a", "g", t)
     fails(db, a, t)
     b = filled_apart(db, "b", u)
-    job = db.core.graph.jobs[b]
+    job = db.core.live.graph.jobs[b]
     begins(db, b, u)
     db.runner_of(a).error = LogLost("the log is gone")
     db.until(lambda: job.joined and job.activity.epochs == 2)
@@ -78,11 +78,11 @@ def test_who_leads_has_a_thread(db: Groups) -> None:
     fails(db, lost, tables[1])
     db.c.drop([x])
     db.runner_of(lost).error = LogLost("the log is gone")
-    db.until(lambda: db.core.graph.jobs[lost].quarantined and db.core.graph.jobs[leads].joined)
+    db.until(lambda: db.core.live.graph.jobs[lost].quarantined and db.core.live.graph.jobs[leads].joined)
     db.runner_of(leads).gate.set()
     epoch = db.insert(tables[2], 3)
-    db.until(lambda: db.core.graph.jobs[leads].committed >= epoch)
-    assert db.read(leads) == [[1, 2, 3]] and db.core.graph.jobs[leads].joined
+    db.until(lambda: db.core.live.graph.jobs[leads].committed >= epoch)
+    assert db.read(leads) == [[1, 2, 3]] and db.core.live.graph.jobs[leads].joined
 
 
 def test_who_is_created_while_its_group_is_planned_leads_it(db: Groups, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,7 +95,7 @@ def test_who_is_created_while_its_group_is_planned_leads_it(db: Groups, monkeypa
     a = filled_apart(db, "a", u)
     fails(db, a, u)
     db.c.drop([x])
-    planning, made = db.c._planning, []
+    planning, made = db.c._parts.planning, []
     planned = planning._plan_job
 
     def plan(job: Any) -> None:
@@ -110,7 +110,7 @@ def test_who_is_created_while_its_group_is_planned_leads_it(db: Groups, monkeypa
     db.c.renew(lambda: None)
     (b,) = made
     epoch = db.insert(u, 3)
-    db.until(lambda: db.core.graph.jobs[b].committed >= epoch)
+    db.until(lambda: db.core.live.graph.jobs[b].committed >= epoch)
     assert [db.status(i).status for i in (a, b)] == ["quarantined", "running"]
 
 
@@ -121,10 +121,10 @@ def test_a_commit_that_takes_a_view_along_is_not_written_over_by_its_turn(
     t = db.table("t")
     db.insert(t, 1)
     view = db.grouped("v", "g", t)
-    further = db.core.graph.jobs[view].committed + 1
+    further = db.core.live.graph.jobs[view].committed + 1
 
     def takes_along() -> None:
-        with db.core.committing:
+        with db.core.locks.committing:
             db.catalog.transact([CarryAlong(i, further) for i in (t, view)])
 
     above = threading.Thread(target=takes_along)
@@ -135,7 +135,7 @@ def test_a_commit_that_takes_a_view_along_is_not_written_over_by_its_turn(
         return turned(record, turn)
 
     monkeypatch.setattr(planning_module, "turned", looked_at)
-    db.c._planning._turn(db.core.graph.jobs[view], Turn.UNPLANNABLE, "cannot be planned")
+    db.c._parts.planning._turn(db.core.live.graph.jobs[view], Turn.UNPLANNABLE, "cannot be planned")
     above.join(WAIT_S)
     stored = db.catalog.state.jobs[view]
     assert (stored.status, stored.committed_epoch) == ("quarantined", further)
@@ -166,6 +166,6 @@ def test_who_is_taken_back_has_a_thread(db: Groups, monkeypatch: pytest.MonkeyPa
     a = db.grouped("a", "g", t)
     fails(db, a, t)
     b = filled_apart(db, "b", u)
-    fails_once(db, monkeypatch, a, lambda: db.until(lambda: ("g", b) not in db.c._life.lanes._threads))
+    fails_once(db, monkeypatch, a, lambda: db.until(lambda: ("g", b) not in db.c._parts.life.lanes._threads))
     db.c.wait_created(b, WAIT_S)
     assert db.read(a, b) == [[1, 2], [1]] and db.status(a).status == "running"

@@ -21,8 +21,9 @@ from world import World, stand, stand_at
 from headrace.catalog.edits import Put
 from headrace.catalog.records import RemapRecord
 from headrace.common.faults import arm, disarm_all
-from headrace.coordinator.decide.commit import next_work, open_epoch
+from headrace.coordinator.decide.group_epoch import open_epoch
 from headrace.coordinator.decide.machine import next_epoch
+from headrace.coordinator.decide.work import next_work
 from headrace.coordinator.observe.history import EdgeReads
 from headrace.coordinator.run.attempt import reads_of
 from headrace.dataflow.params import EpochParams
@@ -119,7 +120,7 @@ def test_rows_count_by_where_they_come_from(db: Readers, monkeypatch: pytest.Mon
     t = db.table()
     v = db.view("v", t)
     far: set[str] = set()
-    monkeypatch.setattr(db.core.store, "copied", lambda ref: ref.path not in far)
+    monkeypatch.setattr(db.core.storage.store, "copied", lambda ref: ref.path not in far)
     db.insert(t, 1, 2)
     db.c.flush(WAIT_S)
     db.c.alter_job(v, paused=True)
@@ -142,11 +143,11 @@ def test_an_empty_change_is_no_item(db: Readers) -> None:
     w = db.view("w", v)
     db.insert(t, 1)
     db.c.flush(WAIT_S)
-    objects, steps = len(list(db.core.store.list())), len(db.steps(v))
+    objects, steps = len(list(db.core.storage.store.list())), len(db.steps(v))
     db.insert(t)
     db.delete(t, 77)
     db.c.flush(WAIT_S)
-    assert (len(list(db.core.store.list())), len(db.steps(v))) == (objects, steps)
+    assert (len(list(db.core.storage.store.list())), len(db.steps(v))) == (objects, steps)
     db.c.alter_job(v, paused=True)
     db.insert(t, 2)
     db.delete(t, 2)
@@ -154,7 +155,7 @@ def test_an_empty_change_is_no_item(db: Readers) -> None:
     db.c.alter_job(v, paused=False)
     db.c.flush(WAIT_S)
     assert len(db.steps(v)) == steps + 1, "the change cancels out in one epoch of the view"
-    assert len(list(db.core.store.list())) == objects + 2 and len(db.steps(w)) == below
+    assert len(list(db.core.storage.store.list())) == objects + 2 and len(db.steps(w)) == below
     edge = db.edge(v, w)
     assert (edge.backlog_epochs, edge.backlog_rows, edge.oldest_unconsumed) == (0, 0, None)
 

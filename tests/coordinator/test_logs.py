@@ -78,7 +78,7 @@ def test_a_log_is_truncated_by_the_commit_of_its_reader(db: Logs) -> None:
         db.c.alter_job(v, paused=False)
     db.c.flush(WAIT_S)
     assert db.read(t) == db.read(v)
-    tables = set(db.core.graph.jobs[v].tables.values())
+    tables = set(db.core.live.graph.jobs[v].tables.values())
     steps, before = 0, dict.fromkeys(tables, 0)
     for change in db.seen[seen:]:
         moved = any(r.COLLECTION == "job" and r.id == v and r.committed_epoch for r in change.puts)
@@ -150,7 +150,11 @@ def test_nothing_is_left_of_a_log_that_has_been_read(open_db: Callable[..., Logs
         db.c.vacuum()
         db.c.vacuum()
         runs = list(db.catalog.state.runs.values())
-        return sorted(r.ref.rows for r in runs), sum(r.ref.length for r in runs), len(list(db.core.store.list()))
+        return (
+            sorted(r.ref.rows for r in runs),
+            sum(r.ref.length for r in runs),
+            len(list(db.core.storage.store.list())),
+        )
 
     base = idle()
     for n in range(100, 160):
@@ -187,7 +191,7 @@ def test_a_view_is_dropped_with_a_backlog(db: Logs) -> None:
     state = db.catalog.state
     assert v not in state.jobs and not state.positions and not state.tables_of(v)
     db.c.flush(WAIT_S)
-    assert db.core.graph.log_readers(t) == db.committed(other) and not db.core.pins.epochs(t)
+    assert db.core.live.graph.log_readers(t) == db.committed(other) and not db.core.storage.pins.epochs(t)
     db.insert(t, 1000)
     db.c.flush(WAIT_S)
     db.settled()
@@ -221,7 +225,7 @@ def test_a_log_at_its_limit_is_told_once_and_kept(db: Logs) -> None:
     assert db.status(other).waiting_for == ""
     edge = db.edge(t, v)
     assert (edge.log_state, edge.limit_bytes, edge.backlog_rows) == ("growing", MIB, 1 + 2 * len(MANY))
-    assert edge.backlog_bytes == db.core.graph.jobs[v].growing[t] > MIB
+    assert edge.backlog_bytes == db.core.live.graph.jobs[v].growing[t] > MIB
     assert db.edge(t, other).log_state == "kept" and db.edge(t, other).backlog_bytes == 0
     db.c.alter_job(v, paused=False)
     db.c.flush(WAIT_S)
@@ -273,24 +277,24 @@ def test_a_log_beyond_its_limit_is_given_up_where_that_is_wanted(db: Logs, hindr
         db.c.configure(db.settings.model_copy(update=later))
         runner.error = DivisionByZero("division by zero")
     db.insert(t, *MANY)
-    db.until(lambda: db.core.graph.job_frontier(db.core.graph.jobs[other]) >= db.c.current_epoch())
+    db.until(lambda: db.core.live.graph.job_frontier(db.core.live.graph.jobs[other]) >= db.c.current_epoch())
     if hindrance == "failing":
-        db.until(lambda: db.core.graph.jobs[v].failures > 0)
+        db.until(lambda: db.core.live.graph.jobs[v].failures > 0)
     (position,) = db.committed(v)
     db.c.check_logs()
     assert db.durable_safe(t) > position and len(db.events("log_growing")) == len(db.events("log_dropped")) == 1
     (change,) = [c for c in db.seen if any(getattr(r, "kind", "") == "log_dropped" for r in c.puts)]
     assert any(r.COLLECTION == "state_table" and r.safe_epoch > position for r in change.puts)
     assert 'the log of "t" is gone' in db.status(v).waiting_for and db.edge(t, v).log_state == "lost"
-    assert db.core.graph.log_readers(t) == db.committed(other)
+    assert db.core.live.graph.log_readers(t) == db.committed(other)
     runner.error = None
     if hindrance == "paused":
         db.c.alter_job(v, paused=False)
     else:
-        with db.core.changed:
-            db.core.graph.jobs[v].retry(0.0)
-            db.core.changed.notify_all()
-    db.until(lambda: isinstance(db.core.graph.jobs[v].error, LogLost))
+        with db.core.live.changed:
+            db.core.live.graph.jobs[v].retry(0.0)
+            db.core.live.changed.notify_all()
+    db.until(lambda: isinstance(db.core.live.graph.jobs[v].error, LogLost))
     assert db.status(v).status == "quarantined" and len(db.events("job_quarantined")) == 1
     db.delete(t, *MANY)
     db.c.flush(WAIT_S)
@@ -375,30 +379,30 @@ def test_a_safe_epoch_is_put_back_no_further_than_what_is_durable(db: Logs, monk
     def overtaken(edits: Any) -> int:
         edits = list(edits)
         if any(isinstance(e, AddEvent) and e.kind == "log_dropped" for e in edits):
-            assert db.core.raising.locked(), "nobody else raises it meanwhile"
+            assert db.core.locks.raising.locked(), "nobody else raises it meanwhile"
             monkeypatch.setattr(db.catalog, "transact", transact)
             epoch = db.insert(t, 5)
-            transact([RaiseSafe(db.core.graph.relations[t].state_table, epoch)])
+            transact([RaiseSafe(db.core.live.graph.relations[t].state_table, epoch)])
         return transact(edits)
 
     monkeypatch.setattr(db.catalog, "transact", overtaken)
     db.c.check_logs()
-    assert db.core.graph.relations[t].safe == db.durable_safe(t) > 0 and not db.events("log_dropped")
+    assert db.core.live.graph.relations[t].safe == db.durable_safe(t) > 0 and not db.events("log_dropped")
 
 
 @pytest.mark.parametrize("point", POINTS)
 def test_a_log_that_was_given_up_without_an_answer(db: Logs, point: str) -> None:
     """I6: it is learned later whether it has been; it does not go back before, and is given up once."""
     t, v = dropping(db)
-    before = db.core.graph.relations[t].safe
-    db.c._logs._over.add((t, v))  # that it grows is told already
+    before = db.core.live.graph.relations[t].safe
+    db.c._parts.logs._over.add((t, v))  # that it grows is told already
     with silent(db, point), pytest.raises(StorageError):
         db.c.check_logs()
-    assert db.core.graph.relations[t].safe > before
+    assert db.core.live.graph.relations[t].safe > before
     db.c.check_logs()
     db.c.check_logs()
-    assert db.core.graph.relations[t].safe == db.durable_safe(t) > before
-    assert len(db.events("log_dropped")) == 1 and not db.c._logs._unsure
+    assert db.core.live.graph.relations[t].safe == db.durable_safe(t) > before
+    assert len(db.events("log_dropped")) == 1 and not db.c._parts.logs._unsure
 
 
 def test_a_lost_log_is_known_after_a_restart_whatever_is_left_of_it(open_db: Callable[..., Logs]) -> None:
@@ -417,12 +421,12 @@ def test_a_lost_log_is_known_after_a_restart_whatever_is_left_of_it(open_db: Cal
     assert not db.refs(t), "not a row of the table is left, nor of its log"
     db.close()
     db = open_db()
-    assert db.core.graph.job_frontier(db.core.graph.jobs[v]) == position and db.edge(t, v).log_state == "lost"
+    assert db.core.live.graph.job_frontier(db.core.live.graph.jobs[v]) == position and db.edge(t, v).log_state == "lost"
     db.c.flush(WAIT_S)
     assert db.read(t) == [[]] and len(db.read(v)[0]) == len(db.read(w)[0]) == len(MANY)
     db.c.alter_job(v, paused=False)
-    db.until(lambda: db.core.graph.jobs[v].status == "quarantined")
-    assert db.core.graph.exact(v)[-1][1] == position and db.committed(v) == [position]
+    db.until(lambda: db.core.live.graph.jobs[v].status == "quarantined")
+    assert db.core.live.graph.exact(v)[-1][1] == position and db.committed(v) == [position]
 
 
 @pytest.mark.parametrize(("option", "value"), [("log_limit_mb", "-1"), ("log_limit_policy", "forget")])

@@ -12,7 +12,7 @@ from fake_database import Database
 
 from headrace.coordinator.observe.metrics import Figures, metrics
 from headrace.coordinator.run import start_times
-from headrace.coordinator.run.core import Metrics
+from headrace.coordinator.run.live_state import Metrics
 from headrace.coordinator.upkeep.compaction import MergeCounts
 from headrace.coordinator.upkeep.vacuum import VacuumCounts
 from headrace.dataflow.runner import EpochResult
@@ -108,7 +108,7 @@ def test_a_merge_that_fails_is_counted(db: Database) -> None:
     db.insert(t, 1)
     db.insert(t, 2)
     ref = next(iter(db.catalog.state.runs.values())).ref
-    (Path(db.core.root) / ref.path).unlink()
+    (Path(db.core.storage.root) / ref.path).unlink()
     assert db.c.compact() == 0
     assert (_now(db)["compaction_merges"], _now(db)["compaction_failures"]) == (0, 1)
 

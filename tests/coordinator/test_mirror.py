@@ -20,7 +20,7 @@ from headrace.catalog.places import PlaceOptions
 from headrace.catalog.records import JobPlan, JobRecord, ObjectRecord, RemapRecord, RunRecord, StateTableRecord
 from headrace.catalog.state import CatalogState
 from headrace.coordinator.decide.graph import Graph
-from headrace.coordinator.run.core import Job, LiveRelation
+from headrace.coordinator.run.live_state import Job, LiveRelation
 from headrace.coordinator.run.mirror import complete_epoch, mirror
 from headrace.coordinator.run.standby import Standby
 from headrace.errors import CorruptObject
@@ -145,10 +145,11 @@ def test_changes_come_to_the_same_as_all(tmp_path: Path, seed: int) -> None:
 def test_what_was_not_taken_in_is_news_all_the_same() -> None:
     """Functions and system parameters are told of by what a look has found, which an error half-way has lost."""
     told: list[Any] = []
-    guard = SimpleNamespace(chore=lambda name, work: work())
-    core: Any = SimpleNamespace(clock=SimpleNamespace(monotonic_s=lambda: 0.0), guard=guard)
+    guard: Any = SimpleNamespace(chore=lambda name, work: work())
+    nothing: Any = None
+    runtime: Any = SimpleNamespace(clock=SimpleNamespace(monotonic_s=lambda: 0.0))
     catalog: Any = SimpleNamespace(followed_token=1, reading=lambda: nullcontext(None))
-    standby = Standby(core, catalog, lambda why: None, told.append)
+    standby = Standby(nothing, catalog, nothing, runtime, guard, take_over=lambda why: None, news=told.append)
 
     def half_way(taken: Any) -> Any:
         standby._torn = True

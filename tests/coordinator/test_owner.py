@@ -43,7 +43,7 @@ def left_over(prefix: Path) -> Path:
 
 
 def vacuumed(db: Database) -> int:
-    return sum(db.c._vacuum.pass_once() for _ in range(2))
+    return sum(db.c._parts.vacuum.pass_once() for _ in range(2))
 
 
 def as_if_in_one_place(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,7 +159,7 @@ def test_a_server_that_was_shut_out_deletes_nothing(tmp_path: Path, monkeypatch:
     shared = tmp_path / "shared"
     db = opened(tmp_path / "data", str(shared))
     loose = left_over(shared)
-    assert db.c._vacuum.pass_once() == 0
+    assert db.c._parts.vacuum.pass_once() == 0
     expired = vacuum_module.expired
     opened_again: list[Database] = []
 
@@ -170,7 +170,7 @@ def test_a_server_that_was_shut_out_deletes_nothing(tmp_path: Path, monkeypatch:
 
     monkeypatch.setattr(vacuum_module, "expired", slow)
     with pytest.raises(Fenced):
-        db.c._vacuum.pass_once()
+        db.c._parts.vacuum.pass_once()
     monkeypatch.setattr(vacuum_module, "expired", expired)
     assert loose.exists() and not list(shared.glob("owner/*.contested"))
     assert vacuumed(opened_again[0]) == 1 and not loose.exists()
@@ -290,7 +290,7 @@ def test_starts_whose_mark_was_not_put_do_no_harm(
     db = opened(tmp_path / "data", str(shared))
     mark = newest_mark(store_of(shared))
     assert mark is not None and mark.number == failures + 1 + (not fresh)
-    assert db.c._owner.may_delete()
+    assert db.c._parts.owner.may_delete()
     db.close()
     for found in shared.glob("owner/*"):
         found.unlink()

@@ -130,7 +130,7 @@ def test_a_file_that_is_not_whole_counts_for_nothing(
 def test_a_form_that_was_not_kept_is_planned_when_it_is_needed(spark: SparkSession, folder: Path) -> None:
     """With two tasks there is a shuffle, which is Spark's."""
     with opened(spark, folder) as db:
-        jobs = [db.c._core.graph.jobs[i] for i in ids(db)]
+        jobs = [db.c._core.live.graph.jobs[i] for i in ids(db)]
         for job in jobs:
             runner: Any = job.runner
             runner.prepare(2, None)
@@ -149,7 +149,7 @@ def test_a_plan_that_is_made_late_and_is_another_one_runs_nothing(
     """It is told; the next start, which finds nothing kept, quarantines the view."""
     with opened(spark, folder) as db:
         monkeypatch.setattr(Counting, "otherwise", staticmethod(other))
-        runner: Any = db.c._core.graph.jobs[ids(db)[0]].runner
+        runner: Any = db.c._core.live.graph.jobs[ids(db)[0]].runner
         with pytest.raises(JobFailed, match="is not the one that its state was made by"):
             runner.prepare(2, None)
     with opened(spark, folder) as db:

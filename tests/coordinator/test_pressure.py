@@ -53,7 +53,7 @@ class SplittingDatabase(Database):
 
 @pytest.fixture
 def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., SplittingDatabase]]:
-    monkeypatch.setattr("headrace.coordinator.run.driver.STALL_LOOK_S", 0.02)
+    monkeypatch.setattr("headrace.coordinator.run.readiness.STALL_LOOK_S", 0.02)
     made: list[SplittingDatabase] = []
 
     def open_(**settings: Any) -> SplittingDatabase:
@@ -71,7 +71,7 @@ def _runs(db: Database, table: int) -> list[RunRef]:
 
 
 def _files(db: Database) -> set[str]:
-    return {p.relative_to(db.core.root).as_posix() for p in Path(db.core.root).rglob("*.run")}
+    return {p.relative_to(db.core.storage.root).as_posix() for p in Path(db.core.storage.root).rglob("*.run")}
 
 
 def _referenced(db: Database) -> set[str]:
@@ -89,7 +89,7 @@ def test_large_merges_are_split(make: Callable[..., SplittingDatabase]) -> None:
         db.c.flush(WAIT_S)
     wanted = [db.read(v, at=e) for e in epochs]
     assert db.c.compact() >= 2 and max(db.merges.parts) > 1
-    table = db.core.graph.relations[t].state_table
+    table = db.core.live.graph.relations[t].state_table
     assert len(_runs(db, table)) > 1 and len(levels(_runs(db, table))) == 1
     assert [db.read(v, at=e) for e in epochs] == wanted
     db.insert(t, 1000)
@@ -178,7 +178,7 @@ def test_a_group_waits_for_compaction_and_goes_on(make: Callable[..., SplittingD
     db = make(compaction_stall_runs=4, compaction_trigger_runs=2)
     t = db.table()
     v = db.view("v", t)
-    rows = db.core.graph.jobs[v].tables["view/rows"]
+    rows = db.core.live.graph.jobs[v].tables["view/rows"]
     db.merges.gate.clear()
     for i in range(3):
         db.insert(t, i)
@@ -202,7 +202,7 @@ def test_running_out_declines_and_takes_in_less(make: Callable[..., SplittingDat
     db = make(group_retry_initial_ms=1, group_retry_max_ms=5)
     t = db.table()
     v = db.view("v", t)
-    runner, job = db.runner_of(v), db.core.graph.jobs[v]
+    runner, job = db.runner_of(v), db.core.live.graph.jobs[v]
     committed, runner.error = job.committed, error
     for i in range(16):
         db.insert(t, i)
@@ -246,7 +246,7 @@ def test_a_full_disk(make: Callable[..., SplittingDatabase], monkeypatch: pytest
         assert db.read(v) == [[1]]
     db.c.flush(WAIT_S)
     # not before: while the disk is full, the next attempt may be between making its file and giving it up
-    assert not list(Path(db.core.root).rglob("*.tmp"))
+    assert not list(Path(db.core.storage.root).rglob("*.tmp"))
     assert db.read(v) == [[1, 2]] and db.status(v).error is None
     assert db.c.memory().used_bytes == 0
 
@@ -262,5 +262,5 @@ def test_leftover_spools_go_at_the_start(make: Callable[..., SplittingDatabase],
     for folder in (old, fresh):
         folder.mkdir()
     os.utime(old, (1, 1))
-    db.c._maintenance._forget_spools()
+    db.c._parts.maintenance._forget_spools()
     assert not old.exists() and fresh.exists()

@@ -153,7 +153,7 @@ def clock() -> ManualClock:
 @pytest.fixture
 def db(tmp_path: Path, clock: ManualClock) -> Iterator[Database]:
     made = Database(tmp_path, clock, epoch_timeout_ms=10_000, group_retry_initial_ms=1000, group_retry_max_ms=1000)
-    made.c._planning._make_runner = lambda plan, relations: _kept(made, ReportingRunner(plan, relations))  # type: ignore[arg-type]
+    made.c._parts.planning._make_runner = lambda plan, relations: _kept(made, ReportingRunner(plan, relations))  # type: ignore[arg-type]
     yield made
     disarm_all()
     made.close()
@@ -188,10 +188,10 @@ def test_an_epoch_without_progress_is_given_up_and_tried_again(db: Database, clo
         clock.advance_ms(8000)
         with Reports(params.progress, params.attempt, params.to_epoch, [Stage("view", 0)]):
             eventually(lambda: db.c.progress()[0].heard_s == clock.monotonic_s())
-        db.c._ticker.cancel_overdue()
+        db.c._parts.ticker.cancel_overdue()
         assert not runner.cancelled
     clock.advance_ms(10_001)
-    db.c._ticker.cancel_overdue()
+    db.c._parts.ticker.cancel_overdue()
     assert runner.cancelled == [params.attempt]
     db.until(lambda: db.status(v).status == "failing")
     error = db.status(v).error
@@ -203,7 +203,7 @@ def test_an_epoch_without_progress_is_given_up_and_tried_again(db: Database, clo
     assert db.status(v).retry_in_ms > 0 and db.status(v).failures == 1
     runner.error = None
     clock.advance_ms(1000)
-    db.core.notify()
+    db.core.live.notify()
     db.until(lambda: db.status(v).status == "running")
     assert db.read(v) == [[1]]
     with Reports(params.progress, params.attempt, params.to_epoch, [Stage("view", 0)]):
@@ -219,7 +219,7 @@ def test_no_time_out(db: Database, clock: ManualClock) -> None:
     db.insert(t, 1)
     eventually(lambda: waits(db, v).startswith("operator view"))
     clock.advance_ms(10**9)
-    db.c._ticker.cancel_overdue()
+    db.c._parts.ticker.cancel_overdue()
     assert not runner.cancelled
     runner.gate.set()
 
@@ -245,19 +245,20 @@ def test_every_barrier_says_what_it_waits_for(db: Database, clock: ManualClock) 
     # Both, and to the end: whatever still ends later would wake the view.
     db.until(
         lambda: all(
-            db.status(i).frontier >= db.c.current_epoch() and not db.core.graph.jobs[i].activity.epochs for i in (v, w)
+            db.status(i).frontier >= db.c.current_epoch() and not db.core.live.graph.jobs[i].activity.epochs
+            for i in (v, w)
         )
     )
     assert db.status(v).status == "running"
     db.insert(t, 2)
     db.until(lambda: waits(db, v).startswith("its checkpoint_interval_ms, "))
     # Not by configure(), which would wake the view.
-    db.core.settings = db.settings.model_copy(update={"compaction_stall_runs": 0})
+    db.core.runtime.settings = db.settings.model_copy(update={"compaction_stall_runs": 0})
     clock.advance_ms(60_000)
     assert waits(db, v).startswith("compaction: a state table has ")
-    db.core.settings = db.settings
+    db.core.runtime.settings = db.settings
     assert waits(db, v) == "a free slot among the groups that run at once"
-    db.core.notify()
+    db.core.live.notify()
     db.until(lambda: db.status(w).frontier >= db.c.current_epoch())
     assert db.c.barriers() == []
 
@@ -269,7 +270,7 @@ def test_a_late_barrier_is_an_event_once(db: Database, clock: ManualClock) -> No
     runner = hold(db, v)
     db.insert(t, 1)
     eventually(lambda: waits(db, v).startswith("operator view"))
-    look = db.c._ticker._look
+    look = db.c._parts.ticker._look
     for _ in range(3):
         clock.advance_ms(40_000)
         db.c.tick()

@@ -78,7 +78,7 @@ def test_a_view_that_is_being_created_ages_no_read(db: Database) -> None:
         runner.gate, runner.entered = gate, entered
         return runner
 
-    db.c._planning._make_runner = held  # type: ignore[assignment]
+    db.c._parts.planning._make_runner = held  # type: ignore[assignment]
     v = db.view("v", t, wait=False)
     assert entered.wait(WAIT_S)
     db.insert(t, 2)
@@ -149,7 +149,9 @@ def test_siblings_meet_while_writes_go_on(db: Database) -> None:
     finally:
         stop.set()
         writer.join()
-    assert all(len(j.stops.epochs) <= 2 for j in db.core.graph.jobs.values()), "what readers ask for does not pile up"
+    assert all(len(j.stops.epochs) <= 2 for j in db.core.live.graph.jobs.values()), (
+        "what readers ask for does not pile up"
+    )
 
 
 def test_a_stop_for_readers_keeps_no_failing_view_from_healing(db: Database) -> None:
@@ -157,11 +159,11 @@ def test_a_stop_for_readers_keeps_no_failing_view_from_healing(db: Database) -> 
     t = db.table()
     v = db.view("v", t)
     runner = db.runner_of(v)
-    db.until(lambda: db.core.graph.jobs[v].activity.attempt is None)
+    db.until(lambda: db.core.live.graph.jobs[v].activity.attempt is None)
     db.c.alter_job(v, paused=True)
     bad = db.insert(t, 1)
-    with db.core.lock:
-        align_for_reads(db.core.graph, bad)
+    with db.core.live.lock:
+        align_for_reads(db.core.live.graph, bad)
     mended = db.insert(t, 2)
     run = runner.run
 
@@ -173,7 +175,7 @@ def test_a_stop_for_readers_keeps_no_failing_view_from_healing(db: Database) -> 
     runner.run = failing  # type: ignore[method-assign]
     db.c.alter_job(v, paused=False)
     db.until(lambda: db.status(v).failures > 0)
-    db.until(lambda: db.core.graph.jobs[v].activity.attempt is None)
+    db.until(lambda: db.core.live.graph.jobs[v].activity.attempt is None)
     db.c.flush(WAIT_S)
     assert db.read(v) == [[1, 2]] and len(db.events("job_failed")) == 1
 
@@ -235,7 +237,7 @@ def test_a_transaction_that_a_view_has_passed_by(db: Database) -> None:
     v = db.view("v", t)
     db.c.flush(WAIT_S)
     runner = db.runner_of(v)
-    db.until(lambda: db.core.graph.jobs[v].activity.attempt is None)
+    db.until(lambda: db.core.live.graph.jobs[v].activity.attempt is None)
     db.c.alter_job(v, paused=True)
     epochs = [db.insert(t, i) for i in range(3)]
     db.c.alter_job(v, paused=False)

@@ -25,15 +25,15 @@ def test_a_table_read_waits_for_a_change_whose_epoch_is_not_complete(db: Databas
     t = db.table()
     db.insert(t, 1)
     core = db.c._core
-    older = core.epochs.begin()  # a binding, say, that is under way
+    older = core.live.epochs.begin()  # a binding, say, that is under way
     writing = threading.Thread(target=db.insert, args=(t, 2))
     writing.start()
     try:
-        eventually(lambda: db.c.writer.last_change([t]) > core.epochs.complete, "the change to be noted")
-        threading.Timer(0.3, core.epochs.end, [older]).start()
-        options = ReadOptions(at_least=db.c.writer.last_change([t]))
+        eventually(lambda: db.c.writer.tables.last_change([t]) > core.live.epochs.complete, "the change to be noted")
+        threading.Timer(0.3, core.live.epochs.end, [older]).start()
+        options = ReadOptions(at_least=db.c.writer.tables.last_change([t]))
         with db.c.snapshot([t], options=options) as snapshot:
             assert db.values(snapshot.tables[t]) == [1, 2]
     finally:
-        core.epochs.end(older)
+        core.live.epochs.end(older)
         writing.join()

@@ -14,29 +14,16 @@ from dataclasses import dataclass, field
 import pytest
 from world import JOINS, KINDS, Ranges, SimJob, World, source_row
 
-from headrace.coordinator.decide.commit import (
-    Commit,
-    GroupEpoch,
-    JobPart,
-    Work,
-    ahead_of,
-    dues_after,
-    next_work,
-    note_step,
-    note_stored,
-    open_epoch,
-    plan_final,
-    plan_partial,
-    plan_rewind,
-    source_rests,
-)
+from headrace.coordinator.decide.commit import Commit, plan_final, plan_partial, plan_rewind
 from headrace.coordinator.decide.exact import intersect_all, newest
+from headrace.coordinator.decide.group_epoch import GroupEpoch, JobPart, ahead_of, dues_after, note_stored, open_epoch
 from headrace.coordinator.decide.life import Turn
 from headrace.coordinator.decide.machine import idle, may_join, may_run_ahead, next_epoch
 from headrace.coordinator.decide.membership import Move
 from headrace.coordinator.decide.settlement import quarantined
 from headrace.coordinator.decide.steps import position_of
 from headrace.coordinator.decide.together import next_steps
+from headrace.coordinator.decide.work import Work, next_work, note_step, source_rests
 from headrace.errors import DataError, LogLost
 
 SEEDS = int(os.environ.get("HEADRACE_SIMULATIONS", "2400"))

@@ -152,7 +152,7 @@ def test_a_drop_does_not_wait_for_who_keeps_the_table(make: Callable[..., Databa
     sink = db.sink_into("s", target, source, type="append-only")
     with db.c.writer.gate([target]):
         db.insert(source, 1)
-        db.until(lambda: db.core.graph.jobs[sink].activity.epochs)
+        db.until(lambda: db.core.live.graph.jobs[sink].activity.epochs)
         db.c.drop([sink])
     assert db.read(target) == [[]]
     db.insert(target, 7)

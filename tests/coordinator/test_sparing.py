@@ -108,9 +108,9 @@ def test_rows_that_fail_in_every_epoch_are_no_flood(db: Database, monkeypatch: p
 def test_a_view_and_a_source_that_fail_differently_each_time_are_no_flood(db: Database) -> None:
     t, s = db.table(), db.source("s", connector="datagen", rows_per_second="1", seed="1")
     v = db.view("v", t)
-    driver = db.core.graph.relations[s]
+    driver = db.core.live.graph.relations[s]
     for n in range(BURST + 10):
-        db.c._ticker._failing((driver,), SourceError(f"no answer, {n}"))
+        db.c._parts.ticker._failing((driver,), SourceError(f"no answer, {n}"))
     driver.error = None
     assert len(db.events("source_failed")) == BURST
     runner = db.runner_of(v)
@@ -120,5 +120,5 @@ def test_a_view_and_a_source_that_fail_differently_each_time_are_no_flood(db: Da
 
     runner.run = run  # type: ignore[method-assign]
     db.insert(t, 1)
-    db.until(lambda: db.core.graph.jobs[v].failures > BURST + 10)
+    db.until(lambda: db.core.live.graph.jobs[v].failures > BURST + 10)
     assert len(db.events("job_failed")) == BURST

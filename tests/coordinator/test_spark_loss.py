@@ -10,7 +10,7 @@ import pytest
 from fake_database import Database
 
 from headrace.coordinator.decide.job import PlanFacts
-from headrace.coordinator.run.core import PLANNING_TRIES
+from headrace.coordinator.run.application import PLANNING_TRIES
 from headrace.errors import OperationalError, SparkLost, StorageError
 from support import WAIT_S
 
@@ -43,7 +43,7 @@ def lose_at(db: Database, table: int, value: int) -> None:
     """Let Spark end, so that it is noticed when views are to take in a row."""
     lose(db)
     db.insert(table, value)
-    db.until(lambda: db.core.suspended is not None)
+    db.until(lambda: db.core.application.suspended is not None)
 
 
 def test_a_view_goes_on_from_its_checkpoint_after_spark_was_lost(db: Database) -> None:
@@ -104,7 +104,7 @@ def test_spark_that_ends_again_while_views_are_planned_is_told(db: Database) -> 
     db.planner.plan = fails  # type: ignore[assignment, method-assign]
     with pytest.raises(SparkLost):
         db.c.renew(lambda: begin_again(db))
-    assert db.core.suspended is not None
+    assert db.core.application.suspended is not None
     db.planner.plan = plan  # type: ignore[method-assign]
     db.c.renew(lambda: begin_again(db))
     db.c.flush(WAIT_S)
@@ -184,9 +184,9 @@ def test_groups_are_shown_while_their_views_are_still_to_be_planned(db: Database
     v, w = db.view("v", t), db.view("w", t)
     for view in (v, w):
         db.c.alter_job(view, options={"checkpoint_group": "g"})
-    db.until(lambda: all(job.joined for job in db.core.graph.jobs.values()))
-    with db.core.lock:
-        db.core.graph.jobs[v].facts = PlanFacts(awaited=True)
+    db.until(lambda: all(job.joined for job in db.core.live.graph.jobs.values()))
+    with db.core.live.lock:
+        db.core.live.graph.jobs[v].facts = PlanFacts(awaited=True)
     assert [g.status for g in db.c.groups()] == ["starting"]
     db.c.alter_job(w, paused=True)
     assert [g.status for g in db.c.groups()] == ["paused"]
@@ -204,7 +204,7 @@ def test_planning_that_fails_again_and_again_is_told_to_who_waits(db: Database) 
     for _ in range(PLANNING_TRIES - 1):
         with pytest.raises(StorageError):
             db.c.renew(broken)
-    db.core.check_planning()  # it may be mended by the next try
+    db.core.application.check_planning()  # it may be mended by the next try
     with pytest.raises(StorageError):
         db.c.renew(broken)
     with pytest.raises(OperationalError, match="views cannot be planned: the disk is full"):

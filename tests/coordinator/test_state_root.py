@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from headrace.config import Settings
-from headrace.coordinator.run.core import state_root
+from headrace.coordinator.run.storage import state_root
 from headrace.dataflow.params import EpochParams, decode
 from headrace.errors import InvalidParameter
 from headrace.state.stores import StoreRoot

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from headrace.common.clock import ManualClock
 from headrace.common.faults import disarm_all
-from headrace.coordinator.decide.commit import GroupEpoch, JobPart, Work
+from headrace.coordinator.decide.group_epoch import GroupEpoch, JobPart
 from headrace.coordinator.decide.job import JobState
 from headrace.coordinator.decide.life import Trouble
 from headrace.coordinator.decide.membership import Membership
@@ -23,6 +23,7 @@ from headrace.coordinator.decide.standing import Standing
 from headrace.coordinator.decide.steps import LOWEST_KEY, KeySlice, Step, StepPosition
 from headrace.coordinator.decide.targets import ROWS_PER_TASK
 from headrace.coordinator.decide.together import MOST_TOGETHER, next_steps
+from headrace.coordinator.decide.work import Work
 from headrace.coordinator.observe.progress import ProgressBook
 from headrace.dataflow.params import END_OF_KEYS, EpochParams
 from headrace.dataflow.runner import EpochResult

@@ -30,7 +30,7 @@ def undecided(db: Database, point: str, statement: Callable[[], object]) -> bool
     """Whether the statement turns out to be durable."""
     with silent(db, point), pytest.raises(StorageError):
         statement()
-    db.c._look()
+    db.c._parts.look()
     return point.endswith("after")
 
 
@@ -45,7 +45,7 @@ def test_a_drop_is_finished_or_taken_back(db: Database, point: str) -> None:
     assert db.read(t, w) == [[1], [1]]
     assert [j.error for j in db.c.jobs()] == [None] * (1 if done else 2)
     if done:
-        assert v not in db.core.graph.relations and v not in db.planner.defined
+        assert v not in db.core.live.graph.relations and v not in db.planner.defined
         db.c.drop([w])
         db.c.drop([t])
     else:
@@ -75,7 +75,7 @@ def test_a_job_is_as_its_record_says(db: Database, point: str) -> None:
     assert db.status(v).status == db.catalog.state.jobs[v].status.replace("created", "running")
     assert (db.status(v).status == "paused") is done
     done = undecided(db, point, lambda: db.c.alter_job(v, options={"checkpoint_group": "g", "parallelism": "2"}))
-    job, record = db.core.graph.jobs[v], db.catalog.state.jobs[v]
+    job, record = db.core.live.graph.jobs[v], db.catalog.state.jobs[v]
     assert (job.group, job.options) == (record.group, record.options)
     assert (job.group == "g") is done
     db.c.alter_job(v, paused=False)
@@ -89,7 +89,7 @@ def test_a_commit_without_an_answer_is_learned_before_its_job_goes_on(db: Databa
     """PC-45, CK-11: nothing is taken in twice, though the job itself has not failed where Spark has ended meanwhile."""
     t = db.table()
     v = db.view("v", t)
-    job = db.core.graph.jobs[v]
+    job = db.core.live.graph.jobs[v]
     arm("commit.acked", "hang", nth=1)
     first = db.insert(t, 1)
     db.until(lambda: faults.passages("commit.acked") == 1)
@@ -100,8 +100,8 @@ def test_a_commit_without_an_answer_is_learned_before_its_job_goes_on(db: Databa
         db.until(lambda: not job.activity.epochs)
         # Still without an answer: as soon as there is one, the job knows better.
         assert job.committed < first and bool(job.failures) is not suspended
-    db.core.suspended = None
-    db.core.notify()
+    db.core.application.suspended = None
+    db.core.live.notify()
     db.insert(t, 2)
     db.c.flush(WAIT_S)
     assert db.read(t, v) == [[1, 2]] * 2
@@ -158,14 +158,14 @@ def test_a_statement_that_cannot_be_settled_blocks_no_other(db: Database, monkey
     with monkeypatch.context() as broken:
         broken.setattr(db.planner, "forget", lambda i: {}[i])
         x = db.view("x", t)
-        db.c._look()
+        db.c._parts.look()
         assert "KeyError" in db.events("background_failed")[0]
         # A drop that fails is told apart from one whose outcome is not known.
         arm("catalog.commit.before", "fail", nth=1)
         with pytest.raises(StorageError):
             db.c.drop([w])
-        assert not db.core.graph.jobs[w].activity.withdrawn
-    db.c._look()
+        assert not db.core.live.graph.jobs[w].activity.withdrawn
+    db.c._parts.look()
     assert db.events("background_recovered") and v not in db.planner.defined
     db.insert(t, 1)
     db.c.flush(WAIT_S)

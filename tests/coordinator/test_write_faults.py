@@ -52,7 +52,7 @@ def stored(db: Database, table: int) -> list[tuple[Any, ...]]:
     with db.c.snapshot([table], timeout_s=WAIT_S) as snapshot:
         t = snapshot.tables[table]
         found = []
-        for batch in Arrangement(t.schema, t.refs, db.core.root, as_of=t.as_of).scan():
+        for batch in Arrangement(t.schema, t.refs, db.core.storage.root, as_of=t.as_of).scan():
             values = batch.column("v")
             if pa.types.is_temporal(values.type):
                 values = values.cast(pa.int32())
@@ -148,7 +148,7 @@ def test_a_row_that_is_just_being_committed_is_not_seen_by_an_older_transaction(
 ) -> None:
     t = keyed(db, "bigint")
     db.c.commit(put(t, 1, 10))
-    db.c.writer._rows.forget(t)
+    db.c.writer.tables._rows.forget(t)
     seen: list[Any] = []
     transact = Catalog.transact
 

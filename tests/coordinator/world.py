@@ -18,16 +18,18 @@ from headrace.catalog.edits import AdvanceJob, CommitTable, Delete, Edit, Put, R
 from headrace.catalog.records import JobPlan, JobRecord, ObjectRecord, RemapRecord, RunRecord, StateTableRecord, run_id
 from headrace.catalog.state import CatalogState
 from headrace.common.epoch import epoch_ms
-from headrace.coordinator.decide.commit import GroupEpoch, JobPart, Work, lookup_refs
 from headrace.coordinator.decide.exact import ChangeLog
-from headrace.coordinator.decide.graph import Graph, RelationState
+from headrace.coordinator.decide.graph import Graph
+from headrace.coordinator.decide.group_epoch import GroupEpoch, JobPart
 from headrace.coordinator.decide.job import JobState, PlanFacts
 from headrace.coordinator.decide.life import Life, Turn, turned
 from headrace.coordinator.decide.membership import Membership
+from headrace.coordinator.decide.relation import RelationState
 from headrace.coordinator.decide.settlement import settled
 from headrace.coordinator.decide.standing import Standing
 from headrace.coordinator.decide.steps import LOWEST_KEY, position_of
 from headrace.coordinator.decide.targets import safe_epoch
+from headrace.coordinator.decide.work import Work, lookup_refs
 from headrace.errors import DivisionByZero
 from headrace.state.schema import ROWS, RunRef, TableSchema
 

@@ -27,7 +27,7 @@ def collected(database: Database, spark: SparkSession) -> bool:
 @pytest.mark.timeout(280)
 def test_derived_frames_hold_the_snapshot(database: Database, spark: SparkSession) -> None:
     database.sql("CREATE TABLE held_t (a int, b text); INSERT INTO held_t VALUES (1, 'x'), (2, 'y'), (3, 'y')")
-    pins = database.coordinator._core.pins
+    pins = database.coordinator._core.storage.pins
     eventually(lambda: not pins, "others to let go")
     derived = spark.range(2).join(database.table("held_t").filter("a > 1").groupBy("b").count())
     for _ in range(3):

@@ -109,7 +109,7 @@ def test_who_waits_for_what_was_cancelled_is_told(database: Database) -> None:
 def test_a_cancelled_flush_leaves_no_thread(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     database.sql("CREATE TABLE held (a int); CREATE MATERIALIZED VIEW holding AS SELECT a FROM held")
     core = database.coordinator._core
-    monkeypatch.setattr(core.graph, "exact", lambda *given: ())  # no view ever gets anywhere
+    monkeypatch.setattr(core.live.graph, "exact", lambda *given: ())  # no view ever gets anywhere
     session = database.session()
     name = f"headrace-wait-{session.number}"
 

@@ -147,14 +147,14 @@ def test_parameters_reach_the_coordinator_and_hold_over_restarts(spark: object, 
     with connect(tmp_path, spark=spark, settings=settings) as first:  # type: ignore[arg-type]
         first.sql("ALTER SYSTEM SET retention_ms = 5000; ALTER SYSTEM SET statement_timeout_ms = '7000'")
         first.sql("ALTER SYSTEM SET lag_notice_ms = 1; ALTER SYSTEM SET lag_notice_ms = DEFAULT")
-        assert first.coordinator._core.settings.retention_ms == 5000
+        assert first.coordinator._core.runtime.settings.retention_ms == 5000
         assert first.session().context.variables.get("statement_timeout") == "7000"
     with connect(tmp_path, spark=spark, settings=settings) as second:  # type: ignore[arg-type]
-        assert second.coordinator._core.settings.retention_ms == 5000
+        assert second.coordinator._core.runtime.settings.retention_ms == 5000
         assert second.settings.lag_notice_ms == 60_000
         second.sql("ALTER SYSTEM RESET ALL")
     with connect(tmp_path, spark=spark, settings=settings) as third:  # type: ignore[arg-type]
-        assert third.coordinator._core.settings.retention_ms == 600_000
+        assert third.coordinator._core.runtime.settings.retention_ms == 600_000
 
 
 def test_results_come_in_batches(database: Database) -> None:

@@ -220,7 +220,7 @@ def test_what_is_not_complete_is_not_shown(opened: Open) -> None:
     session = standby.session()
     renewed(active, standby)
     assert rows(session, "SELECT count(*) FROM t") == [(0,)]
-    epochs = active.coordinator._core.epochs
+    epochs = active.coordinator._core.live.epochs
     early = epochs.begin()  # somebody who writes at it is held up
     writing = threading.Thread(target=lambda: run(active.session(), "INSERT INTO t VALUES (1)"), daemon=True)
     writing.start()
@@ -291,7 +291,7 @@ def test_who_stops_slowly_keeps_its_lease(opened: Open, monkeypatch: pytest.Monk
     """What is under way is committed first, however long that takes: nobody takes over in the middle of it."""
     active = opened("a", lease_ms=500)
     run(active.session(), *FILLED)
-    lanes = active.coordinator._life.lanes
+    lanes = active.coordinator._parts.life.lanes
     halt_all = lanes.halt_all
 
     def renewals() -> int:
@@ -410,7 +410,7 @@ def test_tables_are_written_to_before_views_are_planned(opened: Open, monkeypatc
     run(active.session(), *FILLED)
     standby = opened("b", standby=True)
     planning, go_on = threading.Event(), threading.Event()
-    life = standby.coordinator._planning
+    life = standby.coordinator._parts.planning
     recover_view = life._recover_view
 
     def slow(*arguments: Any) -> None:

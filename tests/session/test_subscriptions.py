@@ -240,7 +240,7 @@ def test_copy_in_binary(items: Database, wire: psycopg.Connection[Any]) -> None:
 
 
 def test_a_client_that_goes_leaves_nothing_behind(items: Database, server: ServerThread) -> None:
-    pins = items.coordinator._core.pins
+    pins = items.coordinator._core.storage.pins
     before = len(pins)
     connection = connect(server)
     copying = connection.cursor().copy("COPY (SUBSCRIBE items FULL WITH (progress)) TO STDOUT")
@@ -375,7 +375,7 @@ def test_a_database_in_which_nothing_has_happened(spark: SparkSession) -> None:
 
 def test_a_view_that_is_being_created_is_refused(items: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     core = items.coordinator._core
-    monkeypatch.setattr(core.graph, "is_filled", lambda relation_id: False)
+    monkeypatch.setattr(core.live.graph, "is_filled", lambda relation_id: False)
     for sql in ("CREATE SUBSCRIPTION other FROM kinds WITH (retention = '1h')", "COPY (SUBSCRIBE kinds) TO STDOUT"):
         with pytest.raises(SnapshotUnavailable, match="still being created"):
             items.sql(sql)

@@ -229,7 +229,7 @@ def test_a_client_that_dies_in_the_middle_of_a_transaction(
     c.execute(f"UPDATE {table} SET n = 0 WHERE n = 2")
     c.pgconn.finish()
     eventually(lambda: len(database.instance._sessions) == sessions, "its session to end")
-    assert not database.coordinator._core.pins.prefixes()
+    assert not database.coordinator._core.storage.pins.prefixes()
     assert content(database, table) == [(1, 1), (2, 2)]
 
 
@@ -246,7 +246,7 @@ def test_a_client_that_dies_while_its_commit_waits(server: ServerThread, databas
         until_waiting(database)
         c.pgconn.finish()
         eventually(lambda: len(database.instance._sessions) == sessions, "its session to end")
-    eventually(lambda: not database.coordinator._core.pins.prefixes(), "all to be let go of")
+    eventually(lambda: not database.coordinator._core.storage.pins.prefixes(), "all to be let go of")
     assert content(database, table) in ([(1, 1), (2, 2)], [(1, 10), (2, 20)])
     with connect(server) as other:
         other.execute(f"UPDATE {table} SET n = 5 WHERE id = 1")

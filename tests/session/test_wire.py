@@ -153,7 +153,7 @@ def test_prepare_execute_and_deallocate(server: ServerThread, table: str) -> Non
 def test_a_transaction_that_is_left_alone_pins_nothing_for_ever(
     server: ServerThread, database: Database, table: str, limit: str, sqlstate: str
 ) -> None:
-    pins = database.coordinator._core.pins
+    pins = database.coordinator._core.storage.pins
     eventually(lambda: not pins, "earlier tests to let go")
     with connect(server) as connection:
         connection.execute("BEGIN")

@@ -113,20 +113,20 @@ def _settle(world: World) -> None:
     """Let everything finish, and the views catch up."""
     kernel, core = world.kernel, world.core
     for _ in range(MOST_ROUNDS):
-        world.c._life.settle()
+        world.c._parts.life.settle()
         world.clock.advance_ms(1)
         if all(t.lasting for t in kernel.tasks) and all(
-            j.activity.attempt is None and core.graph.job_frontier(j) >= core.epochs.complete
-            for j in core.graph.jobs.values()
+            j.activity.attempt is None and core.live.graph.job_frontier(j) >= core.live.epochs.complete
+            for j in core.live.graph.jobs.values()
         ):
             break
         if kernel.tasks:
             kernel.run_some()
         world.check()
     else:
-        states = [(j.id, j.committed, j.error) for j in core.graph.jobs.values()]
+        states = [(j.id, j.committed, j.error) for j in core.live.graph.jobs.values()]
         raise AssertionError(f"does not come to rest: {[t.name for t in kernel.tasks]} {states}")
-    assert not core.pins.prefixes(), "something is still held for writing"
+    assert not core.storage.pins.prefixes(), "something is still held for writing"
 
 
 def _check_all(world: World, epochs: int = 3) -> None:

@@ -34,9 +34,9 @@ from headrace.config import Settings
 from headrace.coordinator import Coordinator, TableChange
 from headrace.coordinator.decide.query_epochs import Monotonic
 from headrace.coordinator.reads import ReadOptions
-from headrace.coordinator.run import core as core_module
-from headrace.coordinator.run.core import Job
+from headrace.coordinator.run import live_state as live_state_module
 from headrace.coordinator.run.driver import Driver
+from headrace.coordinator.run.live_state import Job
 from headrace.coordinator.writes.settling import restore
 from headrace.dataflow.params import EpochParams
 from headrace.dataflow.runner import EpochResult
@@ -261,26 +261,26 @@ class World:
     def start(self) -> None:
         """Open the database, as a server does."""
         self.catalog = Catalog.over(MemoryStore(self.durable, self.kernel), clock=self.clock)
-        with mock.patch.object(core_module, "Waiters", partial(SwitchingCondition, self.kernel)):
+        with mock.patch.object(live_state_module, "Waiters", partial(SwitchingCondition, self.kernel)):
             made: Any = Coordinator(
                 self.settings, self.catalog, Planner(), self.clock,  # type: ignore[arg-type]
                 make_runner=lambda plan, schemas: CopyRunner(self, dict(schemas)),
             )  # fmt: skip
         self.c: Any = made
         core = self.core = made._core
-        core.committing = SwitchingLock(self.kernel)
-        for part, lock in ((core.epochs, "_reserving"), (core, "raising"), (made._vacuum, "_passing")):
+        core.locks.committing, core.locks.raising = SwitchingLock(self.kernel), SwitchingLock(self.kernel)
+        for part, lock in ((core.live.epochs, "_reserving"), (made._parts.vacuum, "_passing")):
             setattr(part, lock, SwitchingLock(self.kernel))
         core.guard.note = self.not_expected
-        core.store.prepare()
-        made._owner.claim()
-        restore(self.catalog, core.root)
-        made._life.lanes.launch = self.drive
+        core.storage.store.prepare()
+        made._parts.owner.claim()
+        restore(self.catalog, core.storage.root)
+        made._parts.life.lanes.launch = self.drive
         self.lanes: set[tuple[str, int | None]] = set()
-        made._planning.recover()
-        made._planning.define()
-        made._planning.plan()  # which lets each job run
-        for job in core.graph.jobs.values():
+        made._parts.planning.recover()
+        made._parts.planning.define()
+        made._parts.planning.plan()  # which lets each job run
+        for job in core.live.graph.jobs.values():
             self.note_base(job)
 
     def not_expected(self, name: str, error: Exception) -> None:
@@ -326,7 +326,7 @@ class World:
         record = ObjectRecord(
             0, MaterializedViewContent(spark_sql=str(upstream)), "public", self.name(), options=self.options
         )
-        job = self.c._life.create_view(record, Plan((upstream,)))
+        job = self.c._parts.life.create_view(record, Plan((upstream,)))
         self.note_base(job)
         self.drive(job)
 
@@ -338,17 +338,17 @@ class World:
 
     def drop(self, relation: int) -> None:
         """Drop a relation on which nothing is built."""
-        job = self.core.graph.jobs.get(relation)
+        job = self.core.live.graph.jobs.get(relation)
         if job is not None:
             job.withdraw()
-            with self.core.changed:
-                self.core.changed.notify_all()
+            with self.core.live.changed:
+                self.core.live.changed.notify_all()
             while any(t.name == f"job {relation}" for t in self.kernel.tasks):
                 self.kernel.switch()
         try:
             self.c.drop([relation])
         except StorageError:
-            if job is not None and not self.c._life._undecided:
+            if job is not None and not self.c._parts.life._undecided:
                 job.reinstate()  # it was stopped here, ahead of time
                 self.drive(job)
             raise
@@ -357,10 +357,10 @@ class World:
         return f"r{uuid.uuid4().hex[:8]}"
 
     def rows_table(self, relation: int) -> int:
-        return int(self.core.graph.relations[relation].state_table)
+        return int(self.core.live.graph.relations[relation].state_table)
 
     def relations(self, *kinds: str) -> list[int]:
-        return sorted(i for i, r in self.core.graph.relations.items() if not kinds or r.record.kind in kinds)
+        return sorted(i for i, r in self.core.live.graph.relations.items() if not kinds or r.record.kind in kinds)
 
     # ---- pieces
 
@@ -385,14 +385,14 @@ class World:
     @contextmanager
     def hold(self, relation: int, epoch: int, token: int | None = None) -> Iterator[int]:
         """Tell the checks that a reader needs an epoch."""
-        made = self.core.pins.pin([relation], epoch) if token is None else token
+        made = self.core.storage.pins.pin([relation], epoch) if token is None else token
         self.held[made] = (relation, epoch)
         try:
             yield made
         finally:
             self.held.pop(made, None)
             if token is None:
-                self.core.pins.unpin(made)
+                self.core.storage.pins.unpin(made)
 
     def check_content(
         self,
@@ -407,7 +407,7 @@ class World:
         """Every way to read the content at an epoch says the same as the model."""
         expected = unexpired(self.model.content(table, epoch), watermark)
         arrangement = Arrangement(
-            schema, refs, self.core.root, as_of=epoch, watermark=watermark, cache=cache or RunCache()
+            schema, refs, self.core.storage.root, as_of=epoch, watermark=watermark, cache=cache or RunCache()
         )
         parts = self.rng.randint(1, 2)
         found: list[pa.RecordBatch] = []
@@ -420,7 +420,7 @@ class World:
 
     def check_log(self, table: int, refs: Sequence[RunRef], after: int, up_to: int, schema: TableSchema) -> None:
         """The log of a range, epoch by epoch."""
-        arrangement = Arrangement(schema, refs, self.core.root, cache=RunCache())
+        arrangement = Arrangement(schema, refs, self.core.storage.root, cache=RunCache())
         found = list(self.slowly(arrangement.log(after, up_to, with_epoch=True)))
         by_epoch: dict[int, list[tuple[Row, int]]] = defaultdict(list)
         for b in found:
@@ -446,7 +446,7 @@ class World:
             return
         core, image = self.core, self.catalog.image
         self.newest_ms = max(self.newest_ms, self.clock.now_ms())
-        for i, relation in core.graph.relations.items():
+        for i, relation in core.live.graph.relations.items():
             if relation.schema is None:
                 continue
             safe, committed = relation.safe, self.model.committed.get(relation.state_table, 0)
@@ -455,12 +455,12 @@ class World:
             assert safe <= committed, f"safe epoch {safe} of {i} is above {committed}"
             retention = from_unix_ms(self.newest_ms - self.settings.retention_ms)
             assert safe <= retention, f"PC-8: safe epoch of {i} passed retention"
-            for job in core.graph.consumers(i):
+            for job in core.live.graph.consumers(i):
                 assert not job.committed or safe <= job.committed, f"PC-17: safe epoch of {i} passed reader {job.id}"
         for relation_id, epoch in self.held.values():
-            found = core.graph.relations.get(relation_id)
+            found = core.live.graph.relations.get(relation_id)
             assert found is None or found.safe <= epoch, f"PC-8: safe epoch {found.safe} passed the pin {epoch}"
-        for job in core.graph.jobs.values():
+        for job in core.live.graph.jobs.values():
             for upstream in job.upstreams:
                 self._check_order(job, upstream)
         now = (self.durable.config.get("sequence", 0), self.os.deletes)
@@ -468,14 +468,14 @@ class World:
             self._checked = now
             for run in image.runs.values():
                 try:
-                    size = os.stat(os.path.join(core.root, run.ref.path)).st_size
+                    size = os.stat(os.path.join(core.storage.root, run.ref.path)).st_size
                 except FileNotFoundError:
                     raise AssertionError(f"I8: {run.ref.path} is referenced and missing") from None
                 assert size >= run.ref.offset + run.ref.length, f"I8: {run.ref.path} is cut off"
 
     def _check_order(self, job: Job, upstream: int) -> None:
         """PC-16. After a restart a merged run hides where its table did not change: then the model knows it."""
-        ahead = self.core.graph.frontier(upstream)
+        ahead = self.core.live.graph.frontier(upstream)
         if ahead < job.committed:
             base = self.rows_table(upstream)
             changes = self.model.changes[self.model.base.get(base, base)].items()
@@ -483,8 +483,8 @@ class World:
             assert not passed, f"PC-16: {job.id} is at {job.committed}, {upstream} at {ahead}"
 
     def objects(self) -> set[str]:
-        files = (path for path in Path(self.core.root).rglob("*") if path.is_file())
-        names = (path.relative_to(self.core.root).as_posix() for path in files)
+        files = (path for path in Path(self.core.storage.root).rglob("*") if path.is_file())
+        names = (path.relative_to(self.core.storage.root).as_posix() for path in files)
         return {name for name in names if not name.startswith("owner/")}
 
 
@@ -533,7 +533,7 @@ def simulated(seed: int) -> Iterator[World]:
 def write(world: World, relation: int) -> None:
     """Insert, replace and delete rows; the model says what that does."""
     table = world.rows_table(relation)
-    keyed = bool(world.core.graph.relations[relation].record.primary_key)
+    keyed = bool(world.core.live.graph.relations[relation].record.primary_key)
     rng = world.rng
 
     def some() -> list[Row]:
@@ -584,7 +584,7 @@ def read(world: World) -> None:
     """A snapshot of some relations at one epoch, inside or outside of what is readable; reads it slowly, twice."""
     rng, core = world.rng, world.core
     ids = rng.sample(world.relations(), rng.randint(1, min(2, len(world.relations()))))
-    oldest, complete = max(core.graph.relations[i].safe for i in ids), core.epochs.complete
+    oldest, complete = max(core.live.graph.relations[i].safe for i in ids), core.live.epochs.complete
     at = rng.choice([None, oldest, oldest - 1, complete, complete + 1, rng.randint(oldest, max(complete, oldest))])
     try:
         monotonic: Monotonic = rng.choice(["strict", "off"])
@@ -596,7 +596,7 @@ def read(world: World) -> None:
         assert at is not None and at > complete, f"{at} lies in [{oldest}, {complete}]"
         return
     except SnapshotUnavailable:
-        assert any(not core.graph.relations[i].writable for i in ids), "tables can always be read"
+        assert any(not core.live.graph.relations[i].writable for i in ids), "tables can always be read"
         return
     except StorageError as error:
         check_injected(error)
@@ -610,7 +610,7 @@ def read(world: World) -> None:
                 world.think()
                 for i, table in snapshot.tables.items():
                     known = world.model.base
-                    state_table = core.graph.relations[i].state_table if i in core.graph.relations else None
+                    state_table = core.live.graph.relations[i].state_table if i in core.live.graph.relations else None
                     if state_table is None:
                         continue
                     world.check_content(state_table, table.refs, snapshot.epoch, table.schema)
@@ -629,25 +629,25 @@ def follow(world: World) -> None:
     """A reader of a relation's log that keeps its position pinned, as a subscription does."""
     relation = world.rng.choice(world.relations())
     core, table = world.core, world.rows_table(relation)
-    schema = core.graph.relations[relation].schema
-    with core.lock:
-        safe, committed = core.graph.relations[relation].safe, world.model.committed.get(table, 0)
+    schema = core.live.graph.relations[relation].schema
+    with core.live.lock:
+        safe, committed = core.live.graph.relations[relation].safe, world.model.committed.get(table, 0)
         position = world.rng.randint(safe, committed)
-        token = core.pins.pin([relation], position)
+        token = core.storage.pins.pin([relation], position)
     world.held[token] = (relation, position)
     try:
         for _ in range(world.rng.randint(1, 4)):
-            if relation not in core.graph.relations:
+            if relation not in core.live.graph.relations:
                 return
             with world.catalog.reading() as state:
                 refs = [r.ref for r in state.runs_of(table)]
                 now = state.state_tables[table].committed_epoch
-                core.pins.hold(token, {r.path for r in refs})
+                core.storage.pins.hold(token, {r.path for r in refs})
             # Of history at or below the position nothing is asked.
             world.check_log(table, refs, position, now, schema)
-            with core.lock:
-                moved = core.pins.pin([relation], now)
-                core.pins.unpin(token)
+            with core.live.lock:
+                moved = core.storage.pins.pin([relation], now)
+                core.storage.pins.unpin(token)
             world.held.pop(token)
             token, position = moved, now
             world.held[token] = (relation, position)
@@ -656,7 +656,7 @@ def follow(world: World) -> None:
         check_injected(error)
     finally:
         world.held.pop(token, None)
-        core.pins.unpin(token)
+        core.storage.pins.unpin(token)
 
 
 def inspect(world: World) -> None:
@@ -699,7 +699,7 @@ def compact(world: World) -> None:
 
 
 def settle(world: World) -> None:
-    with_errors(world, "settling", world.c._writer.settling.pass_once)
+    with_errors(world, "settling", world.c._parts.writer.settling.pass_once)
 
 
 def vacuum(world: World) -> None:
@@ -728,7 +728,7 @@ def define(world: World) -> None:
     rng = world.rng
     relations = world.relations()
     with suppress(StorageError, UndefinedTable):
-        graph = world.core.graph
+        graph = world.core.live.graph
         idle = [
             i for i in relations
             if not graph.consumers(i) and i not in world.writing and not graph.relations[i].dropped

@@ -5,6 +5,7 @@ them is apart from them. `tests/coordinator/test_simulation.py` plays random his
 model.
 
 coordinator.py      `Coordinator`: the face of this part
+assembly.py         makes the parts and connects them
 decide/             pure functions: what a lane does next, what a commit changes, what becomes of a job
 run/                threads, Spark, the catalog: ticks, lanes, commits; start, stop, standby
 ddl/                relations and jobs are created, altered, dropped, and taken up at a start
@@ -15,6 +16,12 @@ observe/            what people and system relations are told
 upkeep/             compaction, logs that outgrow their limits, vacuum, whose state it is
 
 `decide` imports no other room: whatever runs its decisions, the simulation too, is above it.
+
+*Parts.* `Core` (`run/core.py`) makes what they share, and each is given by its constructor those pieces that it works
+with: `LiveState` (relations, jobs and epochs in memory, and the lock that guards them), `Storage` (what is durable, and
+who holds it), `Runtime` (settings, clock, whether it goes on), `Locks` (those held over I/O, and the order of all),
+`Application` (the Spark that epochs run in), `Capacity` (tasks and memory), or single ones such as `Guard` and `Vault`.
+Only what runs a lane and what starts and stops everything get all of it. `Assembly` makes the parts and connects them.
 
 *Lanes.* Jobs that share a checkpoint group step, commit and fail together. A *lane* is what steps together: the jobs
 of a group that have joined it, or one job that has not. A lane has one thread, one target epoch, one commit. Each of

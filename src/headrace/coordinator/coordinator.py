@@ -8,7 +8,6 @@ complete.
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -16,40 +15,29 @@ from dataclasses import replace
 from typing import TypeVar
 
 from headrace.catalog.catalog import Catalog
-from headrace.catalog.following import FollowedCatalog, Refreshed
+from headrace.catalog.following import Refreshed
 from headrace.catalog.records import ObjectRecord
 from headrace.common.clock import Clock, SystemClock
 from headrace.config import Settings
 from headrace.connectors.base import SlotStanding
 from headrace.connectors.sources import Secrets
-from headrace.coordinator.ddl.lifecycle import Lifecycle
-from headrace.coordinator.ddl.planning import Planning
+from headrace.coordinator.assembly import Assembly
 from headrace.coordinator.decide.lease import Lease
 from headrace.coordinator.observe import arrival
 from headrace.coordinator.observe.history import Checkpoint, RowErrors
 from headrace.coordinator.observe.metrics import Metric, collect
 from headrace.coordinator.observe.progress import AttemptProgress
-from headrace.coordinator.observe.progress_server import ProgressServer
-from headrace.coordinator.observe.status import EdgeStatus, GroupStatus, JobStatus, RelationEpochs, Status
-from headrace.coordinator.observe.watchdog import Barrier, Barriers, Watchdog
-from headrace.coordinator.reads import CHECK_S, DEFAULT_WAIT_S, NEWEST, Later, ReadOptions, Reads, Snapshot
-from headrace.coordinator.run.core import SPARK_STARTS, Core, RunnerFactory
-from headrace.coordinator.run.lanes import STOP_WAIT_S, Lanes
-from headrace.coordinator.run.lease_keeper import LeaseKeeper
-from headrace.coordinator.run.operation import Operation
-from headrace.coordinator.run.spark_work import SparkWork
+from headrace.coordinator.observe.status import EdgeStatus, GroupStatus, JobStatus, RelationEpochs
+from headrace.coordinator.observe.watchdog import Barrier
+from headrace.coordinator.reads import CHECK_S, DEFAULT_WAIT_S, NEWEST, Later, ReadOptions, Snapshot
+from headrace.coordinator.run.application import SPARK_STARTS
+from headrace.coordinator.run.lanes import STOP_WAIT_S
+from headrace.coordinator.run.live_state import RunnerFactory
 from headrace.coordinator.run.standby import StandbyStatus
-from headrace.coordinator.run.ticker import Ticker
 from headrace.coordinator.subscriptions import Feed
-from headrace.coordinator.upkeep.compaction import Compactor
-from headrace.coordinator.upkeep.logs import LogKeeper, UnreadLogs
-from headrace.coordinator.upkeep.maintenance import Maintenance
-from headrace.coordinator.upkeep.owner import Owner
-from headrace.coordinator.upkeep.retention import Retention
-from headrace.coordinator.upkeep.vacuum import Vacuum
-from headrace.coordinator.writes.handing import Handing
 from headrace.coordinator.writes.layout import Key, Row
 from headrace.coordinator.writes.requests import Request, TableWrite, WriteResult
+from headrace.coordinator.writes.table_rows import TableRows
 from headrace.coordinator.writes.transaction import WriteTransaction
 from headrace.coordinator.writes.writer import Writer
 from headrace.dataflow.lasting import PlanFiles
@@ -98,74 +86,29 @@ class Coordinator:
 
         `plans` is where plans of views are kept for the next start; None where they are not.
         """
-        slots = max(1, settings.parallelism or os.cpu_count() or 1)
-        following = isinstance(catalog, FollowedCatalog)
-        self._core = Core(settings, catalog, clock or SystemClock(), slots, root, following=following)
-        core = self._core
-        retention = Retention(core.graph, core.catalog, core.pins, core.clock, self._settings)
-        unread = UnreadLogs(core.graph, core.lock, core.catalog, core.pins)
-        self._barriers = Barriers(
-            core.graph, core.lock, core.progress, core.catalog, core.clock, self._settings, lambda: core.suspended
-        )
-        self._watchdog = Watchdog(
-            self._barriers, core.graph, core.lock, core.catalog, core.sparing, self._settings
+        self._parts = Assembly(
+            settings, catalog, planner, clock or SystemClock(), make_runner=make_runner, merge_runner=merge_runner,
+            root=root, host=host, plans=plans, news=lambda found: self.on_catalog_change(found),
         )  # fmt: skip
-        self._ticker = Ticker(self._core, self._look)
-        spark = SparkWork(planner, self._core.root)
-        self._compactor = Compactor(core, retention, merge_runner or spark.merge)
-        self._owner = Owner(core.catalog, core.store, core.clock, self._settings)
-        self._vacuum = Vacuum(core.catalog, core.store, core.root, core.pins, self._owner, core.clock, self._settings)
-        self._logs = LogKeeper(core, unread, self._barriers, retention)
-        self._maintenance = Maintenance(
-            self._core, self._compactor, self._logs, self._vacuum, self._settle
-        )  # fmt: skip
-        self._reads = Reads(self._core)
-        self._writer = Writer(self._core, self._maintenance.request)
-        self._compactor.merged = self._writer.merged
-        self._core.hand_over = Handing(self._core, self._writer).prepared
-        self._status_of = Status(core, self._reads, self._barriers, unread)
-        lanes, ddl = Lanes(self._core, self._maintenance.request), threading.RLock()
-        self._planning = Planning(
-            self._core, planner, make_runner or spark.runner, lanes, ddl, self._ticker.lock, self._writer.paused,
-            plans,
-        )  # fmt: skip
-        self._life = Lifecycle(
-            self._core, self._planning, lanes, self._ticker.lock, self._writer.paused, self._forget
-        )  # fmt: skip
-        progress_host = host if settings.progress_host is None else settings.progress_host
-        self._lease = LeaseKeeper(
-            core.catalog, core.epochs, core.guard, core.changed, core.clock, settings=self._settings,
-            failed=lambda: core.failure is not None,
-        )  # fmt: skip
+        self._core = self._parts.core
         self.on_catalog_change: Callable[[Refreshed | None], None] = lambda found: None
         """On a standby: called with what has changed in the catalog; with None where that may be anything, and before
         views are planned again to take over."""
-        self._operation = Operation(
-            self._core, planning=self._planning, lanes=lanes, reads=self._reads, writer=self._writer,
-            owner=self._owner, lease=self._lease, spark=spark,
-            progress=ProgressServer(self._core.progress, progress_host) if progress_host else None,
-            loops={"ticker": self._ticker.run, "maintenance": self._maintenance.run},
-            news=lambda found: self.on_catalog_change(found),
-        )  # fmt: skip
 
     @property
     def failure(self) -> BaseException | None:
         """Why the coordinator has stopped by itself."""
-        return self._core.failure
+        return self._core.runtime.failure
 
     @property
     def root(self) -> StoreRoot:
         """Where the state lives."""
-        return self._core.root
+        return self._core.storage.root
 
     @property
     def failed(self) -> threading.Event:
         """Set when the coordinator has stopped by itself."""
-        return self._core.failed
-
-    def _settings(self) -> Settings:
-        """As they are now."""
-        return self._core.settings
+        return self._core.runtime.failed
 
     # ---- its start, its end, and Spark's
 
@@ -175,27 +118,27 @@ class Coordinator:
         Raises `Fenced`, `StorageError`, and `InvalidParameter` if the state is known to be in another place, or to be
         another database's.
         """
-        self._operation.start()
+        self._parts.operation.start()
 
     def stop(self, wait_s: float = STOP_WAIT_S) -> None:
         """Stop ticking, let running epochs finish for up to `wait_s`, then cancel them. Harmless when repeated."""
-        self._operation.stop(wait_s)
+        self._parts.operation.stop(wait_s)
 
     def abort(self, error: BaseException) -> None:
         """Stop for good because of something outside; every later call fails with it."""
-        self._core.fatal(error)
+        self._core.runtime.fatal(error)
 
     def watch_spark(self, is_lost: Callable[[], bool]) -> None:
         """Let `is_lost` be asked when something fails as if Spark had ended. If it has, it calls `suspend`."""
-        self._core.spark_is_lost = is_lost
+        self._core.application.is_lost = is_lost
 
     def expect_spark(self) -> None:
         """Before `start`: Spark comes later, by `renew`. All that does without it need not wait for it."""
-        self._core.suspended = SPARK_STARTS
+        self._core.application.suspended = SPARK_STARTS
 
     def suspend(self, reason: HeadraceError) -> None:
         """Spark has ended: run no epoch until `renew`. What has been written stays readable. Harmless if repeated."""
-        self._operation.suspend(reason)
+        self._parts.operation.suspend(reason)
 
     def renew(self, begin: Callable[[], None], serve: Callable[[], None] = lambda: None) -> None:
         """There is another Spark application, or the first one: `begin` moves the planner there, then all views are
@@ -204,57 +147,57 @@ class Coordinator:
         `serve` is called as soon as all relations are defined there: queries need no plans of views. Every group
         resumes at its own checkpoint. Raises `SparkLost` if that one has ended, too, and `Fenced`.
         """
-        self._operation.renew(begin, serve)
+        self._parts.operation.renew(begin, serve)
 
     def note_failure(self, what: str, error: Exception) -> None:
         """Tell of a failure of something that runs beside the coordinator, and is begun again."""
         try:
             self._core.guard.note(what, error)
         except Fenced as fenced:
-            self._core.fatal(fenced)
+            self._core.runtime.fatal(fenced)
 
     def configure(self, settings: Settings) -> None:
         """Let changed system parameters take effect, also where somebody waits by what they were."""
         core = self._core
-        with core.changed:
-            before, core.settings = core.settings, settings
-            now_s, most_s = core.clock.monotonic_s(), settings.group_retry_max_ms / 1000
+        with core.live.changed:
+            before, core.runtime.settings = core.runtime.settings, settings
+            now_s, most_s = core.runtime.clock.monotonic_s(), settings.group_retry_max_ms / 1000
             paced = any(getattr(before, name) != getattr(settings, name) for name in _PACES)
-            for job in core.graph.jobs.values():
+            for job in core.live.graph.jobs.values():
                 job.retry(min(job.trouble.retry_at_s, now_s + most_s))
                 if paced:
                     job.repace()
-        core.memory.resize(core.budget_bytes())
-        core.notify()
+        core.capacity.resize()
+        core.live.notify()
 
     # ---- standby
 
     @property
     def is_standby(self) -> bool:
         """Whether it only follows another server."""
-        return self._operation.standby is not None
+        return self._parts.operation.standby is not None
 
     def standby(self) -> StandbyStatus | None:
         """What this server knows of the active one, if it is a standby; None for the active one."""
-        standby = self._operation.standby
+        standby = self._parts.operation.standby
         return None if standby is None else standby.status()
 
     @property
     def lease(self) -> Lease | None:
         """What the active server has last said of itself to those that stand by; None where it keeps no lease."""
-        return self._lease.lease
+        return self._parts.lease.lease
 
     def check_lease(self) -> None:
         """Raise `ShuttingDown` (57P03) where this server's lease has run out: new clients are to go elsewhere."""
-        self._lease.check()
+        self._parts.lease.check()
 
     def announce(self, address: str) -> None:
         """Say where clients reach this server; standbys pass that on."""
-        self._lease.announce(address)
+        self._parts.lease.announce(address)
 
     def refuse_writes(self, what: str) -> None:
         """Raise `ReadOnlyTransaction` on a standby; it names the active server."""
-        standby = self._operation.standby
+        standby = self._parts.operation.standby
         if standby is not None:
             raise standby.refusal(what)
 
@@ -265,44 +208,45 @@ class Coordinator:
         view, once planning has failed several times in a row.
         """
         core = self._core
-        while self._operation.standby is None:
+        while self._parts.operation.standby is None:
             self.wait_ready(check)
-            with core.changed:
-                if core.changed.wait_until(core.is_planned, CHECK_S):
-                    return
+            if arrival.wait_planned(core.live, core.runtime, core.application, CHECK_S):
+                return
             check()
-            core.check()
-            core.check_planning()
+            core.runtime.check()
+            core.application.check_planning()
 
     def wait_ready(self, check: Callable[[], None]) -> None:
         """Return once views may be planned: who has just taken over writes to tables before that.
 
         `check` is asked now and then, and raises if nobody waits any more.
         """
-        while not self._operation.ready.wait(CHECK_S):
+        while not self._parts.operation.ready.wait(CHECK_S):
             check()
-            self._core.check()
+            self._core.runtime.check()
 
     def take_over(self, timeout_s: float, check: Callable[[], None] = lambda: None) -> bool:
         """Let a standby become the active server, whatever the other one does; whether it is one within the time.
 
         `check` is asked now and then while it waits. Raises `StatementError` on the active server.
         """
-        standby, core = self._operation.standby, self._core
+        standby, core = self._parts.operation.standby, self._core
         if standby is None:
             raise StatementError("this server is the active one, only a standby takes over", sqlstate="55000")
         standby.tell()
-        with core.changed:
-            core.changed.wait_until(
-                lambda: self._operation.standby is None or core.stopping or not standby.was_told, timeout_s, check
+        with core.live.changed:
+            core.live.changed.wait_until(
+                lambda: self._parts.operation.standby is None or core.runtime.stopping or not standby.was_told,
+                timeout_s,
+                check,
             )
-        core.check()
-        return self._operation.standby is None
+        core.runtime.check()
+        return self._parts.operation.standby is None
 
     def look_again(self, timeout_s: float) -> None:
         """On a standby: return once it has what is in the catalog now, or the time is over."""
-        if self._operation.standby is not None:
-            self._operation.standby.look_again(timeout_s)
+        if self._parts.operation.standby is not None:
+            self._parts.operation.standby.look_again(timeout_s)
 
     # ---- definitions
 
@@ -312,14 +256,14 @@ class Coordinator:
         Raises `DuplicateTable` (`DuplicateObject`) for a name that is taken, `InvalidParameter` for
         options that make no source.
         """
-        return self._changing("CREATE", lambda: self._life.create_relation(record))
+        return self._changing("CREATE", lambda: self._parts.life.create_relation(record))
 
     def create_secret(self, record: ObjectRecord, value: str) -> int:
         """Create a secret, encrypted; durable on return. Returns its id; `record.id` is ignored.
 
         Raises `DuplicateObject`, and `InvalidParameter` where there is no key.
         """
-        return self._guarded(lambda: self._life.create_secret(record, value))
+        return self._guarded(lambda: self._parts.life.create_secret(record, value))
 
     def create_subscription(self, record: ObjectRecord) -> int:
         """Create a subscription to the relation that it depends on; durable on return. Returns its id.
@@ -327,20 +271,21 @@ class Coordinator:
         From now on changes stay readable for `retention_ms` of its content. Raises `DuplicateTable`, `UndefinedTable`,
         and `SnapshotUnavailable` for a view that is still being created.
         """
-        return self._changing("CREATE", lambda: self._life.create_subscription(record))
+        return self._changing("CREATE", lambda: self._parts.life.create_subscription(record))
 
     def feed(self, relation_id: int, *, holds: bool = False) -> Feed:
         """The changes of a table or view, from a position on that the reader has; close it after use.
 
         Raises `UndefinedTable`, and `SnapshotUnavailable` for a view that is still being created.
         """
-        if self._operation.standby is not None:
-            self._operation.standby.check_readable([relation_id])
-        return self._guarded(lambda: Feed(self._core, relation_id, holds=holds))
+        if self._parts.operation.standby is not None:
+            self._parts.operation.standby.check_readable([relation_id])
+        core = self._core
+        return self._guarded(lambda: Feed(core.live, core.storage, core.runtime, relation_id, holds=holds))
 
     def alter_secret(self, secret_id: int, value: str) -> None:
         """Give a secret another value; durable on return. Raises `UndefinedObject`, `InvalidParameter`."""
-        self._guarded(lambda: self._life.alter_secret(secret_id, value))
+        self._guarded(lambda: self._parts.life.alter_secret(secret_id, value))
 
     def alter_objects(
         self, object_ids: Sequence[int], change: Callable[[ObjectRecord], ObjectRecord], done: str
@@ -350,7 +295,7 @@ class Coordinator:
         `change` gets what is stored while no other statement changes it, so that of two at once both hold. Durable on
         return. Raises `UndefinedObject` for one that is gone, `DuplicateObject` if its new name is taken.
         """
-        self._guarded(lambda: self._life.alter_objects(object_ids, change, done))
+        self._guarded(lambda: self._parts.life.alter_objects(object_ids, change, done))
 
     def secrets(self, secrets: Mapping[str, int]) -> Secrets | None:
         """What tells the values of the secrets that options have, as of now; None if there are none."""
@@ -363,11 +308,11 @@ class Coordinator:
         """
 
         def create() -> int:
-            job = self._life.create_view(record, plan)
+            job = self._parts.life.create_view(record, plan)
             # The first epoch is to see what the sources hold now. Where that fails the view exists all the same, and
             # its job waits for the next tick that succeeds.
-            self._core.guard.chore("a tick", self._ticker.tick)
-            self._life.lanes.launch(job)
+            self._core.guard.chore("a tick", self._parts.ticker.tick)
+            self._parts.life.lanes.launch(job)
             return job.id
 
         return self._changing("CREATE", create)
@@ -375,16 +320,16 @@ class Coordinator:
     @contextmanager
     def defining(self) -> Iterator[None]:
         """Keep others from creating, altering and dropping anything within the block, which must not wait for them."""
-        with self._life.ddl:
+        with self._parts.life.ddl:
             yield
 
     def may_read(self, group: str, relation_id: int) -> bool:
         """Whether a new job of a checkpoint group (empty: the default) can read a relation: no circle comes of it."""
-        return self._life.groups.may_read(group, relation_id)
+        return self._parts.life.groups.may_read(group, relation_id)
 
     def group_named(self, wanted: str | None) -> str:
         """The checkpoint group of a new job with this option; "own" stands for one by itself, empty for the default."""
-        return self._life.groups.group_named(wanted)
+        return self._parts.life.groups.group_named(wanted)
 
     def wait_created(
         self, job_id: int, timeout_s: float | None = None, check: Callable[[], None] | None = None
@@ -396,7 +341,7 @@ class Coordinator:
         Raises `JobFailed` with the cause as soon as an attempt fails, `QueryCanceled` after `timeout_s`,
         `UndefinedObject` if it is dropped.
         """
-        arrival.wait_created(self._core, job_id, timeout_s, check)
+        arrival.wait_created(self._core.live, self._core.runtime, job_id, timeout_s, check)
 
     def drop(self, ids: Sequence[int]) -> None:
         """Drop objects together; stops their jobs first. Durable on return; the files go with vacuum.
@@ -405,23 +350,7 @@ class Coordinator:
 
         Raises `DependentObjectsExist` if anything else is built on one of them, `UndefinedTable`.
         """
-        self._changing("DROP", lambda: self._life.drop(ids))
-
-    def _look(self) -> None:
-        """Before each periodic tick. Raises `Fenced`."""
-        chore = self._core.guard.chore
-        chore("what is left of undecided statements", self._life.settle)
-        chore("the watchdog", self._watchdog.look)
-        chore("the care for lanes", self._life.lanes.revive)
-
-    def _forget(self, ids: Sequence[int]) -> None:
-        for i in ids:
-            self._reads.forget(i)
-            self._ticker.forget(i)
-            self._writer.forget(i)
-        with self._core.lock:
-            groups = {j.group for j in self._core.graph.jobs.values()}
-        self._core.history.forget(set(ids), groups)
+        self._changing("DROP", lambda: self._parts.life.drop(ids))
 
     def alter_job(self, job_id: int, *, paused: bool | None = None, options: Mapping[str, str] | None = None) -> None:
         """Pause or resume a job, and set options of it.
@@ -430,7 +359,7 @@ class Coordinator:
         log_limit_policy, and checkpoint_group, which moves it to another group. Raises `InvalidParameter` for other
         options and where groups would wait for each other.
         """
-        self._changing("ALTER", lambda: self._life.alter(job_id, paused, options))
+        self._changing("ALTER", lambda: self._parts.life.alter(job_id, paused, options))
 
     # ---- writes and reads
 
@@ -446,20 +375,21 @@ class Coordinator:
 
         `check` is asked while it waits for its turn, and raises if it was cancelled.
         """
-        return self._changing("a write", lambda: self._writer.write(request, check))
+        return self._changing("a write", lambda: self._parts.writer.write(request, check))
 
     @property
     def writer(self) -> Writer:
         """The way of all changes into tables."""
-        return self._writer
+        return self._parts.writer
 
-    def _settle(self) -> None:
-        self._writer.tidy()
-        self._writer.settling.pass_once()
+    @property
+    def tables(self) -> TableRows:
+        """How rows of tables are laid out, and when they have changed."""
+        return self._parts.writer.tables
 
     def begin(self) -> WriteTransaction:
         """A transaction that reads one snapshot and writes at one epoch; whoever has it closes it."""
-        return WriteTransaction(self._core, self._writer)
+        return WriteTransaction(self._core.live, self._core.storage, self._parts.writer)
 
     @contextmanager
     def transaction(
@@ -470,19 +400,19 @@ class Coordinator:
         Nobody else writes to the tables that are `gated` meanwhile.
         """
         with ExitStack() as held:
-            gate = held.enter_context(self._writer.gate(gated, check)) if gated else None
-            work = WriteTransaction(self._core, self._writer, gate)
+            gate = held.enter_context(self._parts.writer.gate(gated, check)) if gated else None
+            work = WriteTransaction(self._core.live, self._core.storage, self._parts.writer, gate)
             held.callback(work.close)
             yield work
 
     def tables_read(self, relation_ids: Collection[int]) -> set[int]:
         """The tables among relations, and those that the views among them are made of."""
         core = self._core
-        with core.lock:
-            found = {i for job in core.graph.jobs_above(relation_ids) for i in (job.id, *job.upstreams)} | set(
+        with core.live.lock:
+            found = {i for job in core.live.graph.jobs_above(relation_ids) for i in (job.id, *job.upstreams)} | set(
                 relation_ids
             )
-            return {i for i in found if i in core.graph.relations and core.graph.relations[i].writable}
+            return {i for i in found if i in core.live.graph.relations and core.live.graph.relations[i].writable}
 
     def snapshot(
         self,
@@ -503,12 +433,12 @@ class Coordinator:
             options = replace(options, at=at, timeout_s=timeout_s)
 
         def read() -> Snapshot:
-            standby = self._operation.standby
+            standby = self._parts.operation.standby
             if standby is None:
                 self._bind_unread(relation_ids, options)
             else:
                 standby.check_readable(relation_ids)
-            snapshot = self._reads.snapshot(relation_ids, options)
+            snapshot = self._parts.reads.snapshot(relation_ids, options)
             if standby is not None:
                 snapshot.notices += standby.notices()
             return snapshot
@@ -520,21 +450,21 @@ class Coordinator:
 
         None where there is none, `LATER` where something has to be waited for.
         """
-        return self._guarded(lambda: self._reads.row_now(self.writer, table_id, key, options))
+        return self._guarded(lambda: self._parts.reads.row_now(self._parts.writer.tables, table_id, key, options))
 
     def state_snapshot(self, table_ids: Sequence[int]) -> Snapshot:
         """What state tables hold, by their ids, each as of its committed epoch; close it after use.
 
         Raises `UndefinedTable`.
         """
-        return self._guarded(lambda: self._reads.state(table_ids))
+        return self._guarded(lambda: self._parts.reads.state(table_ids))
 
     def hold(self, epoch: int) -> Callable[[], None]:
         """Keep what there is readable at an epoch, for reads that follow; what is returned lets go of it."""
         core = self._core
-        with core.lock:
-            pin = core.pins.pin(core.graph.relations, epoch)
-        return lambda: core.pins.unpin(pin)
+        with core.live.lock:
+            pin = core.storage.pins.pin(core.live.graph.relations, epoch)
+        return lambda: core.storage.pins.unpin(pin)
 
     def _bind_unread(self, relation_ids: Sequence[int], options: ReadOptions) -> None:
         """Bind sources that nothing has read before, so that a query does not see them empty.
@@ -543,14 +473,14 @@ class Coordinator:
         """
         core = self._core
         limit_s = DEFAULT_WAIT_S if options.timeout_s is None else options.timeout_s
-        until_s = core.clock.monotonic_s() + limit_s
+        until_s = core.runtime.clock.monotonic_s() + limit_s
         while True:
-            with core.lock:
-                fresh = [r for r in map(core.graph.relation, relation_ids) if r.external and not r.bound]
+            with core.live.lock:
+                fresh = [r for r in map(core.live.graph.relation, relation_ids) if r.external and not r.bound]
             if not fresh:
                 return
             self.wait_ready(options.check or (lambda: None))
-            self._ticker.tick(also=[r.id for r in fresh])
+            self._parts.ticker.tick(also=[r.id for r in fresh])
             for relation in fresh:
                 if relation.error is not None:
                     raise relation.error
@@ -558,17 +488,17 @@ class Coordinator:
             while late:
                 if options.check is not None:
                     options.check()
-                if core.clock.monotonic_s() >= until_s:
+                if core.runtime.clock.monotonic_s() >= until_s:
                     raise SnapshotUnavailable(
                         f'source "{late[0].name}" has not said within {limit_s:g} s what it holds',
                         hint="read it again once it answers, or with a longer statement_timeout",
                     )
-                if self._ticker.answered([r.id for r in late], CHECK_S):
+                if self._parts.ticker.answered([r.id for r in late], CHECK_S):
                     break
 
     def tick(self) -> int:
         """Make a tick now; returns its epoch."""
-        return self._changing("FLUSH", self._ticker.tick)
+        return self._changing("FLUSH", self._parts.ticker.tick)
 
     def flush(self, timeout_s: float | None = None, check: Callable[[], None] | None = None) -> int:
         """Make a tick, and wait until every created job has reached it; returns its epoch.
@@ -581,46 +511,50 @@ class Coordinator:
         """
         self.refuse_writes("FLUSH")
         self.wait_planned(check or (lambda: None))
-        return arrival.wait_all(self._core, self.tick(), timeout_s, check)
+        return arrival.wait_all(self._core.live, self._core.runtime, self.tick(), timeout_s, check)
 
     def current_epoch(self) -> int:
         """The newest complete epoch."""
-        return self._core.epochs.complete
+        return self._core.live.epochs.complete
 
     # ---- maintenance and status
 
     def compact(self) -> int:
         """Merge runs now, where that is due; returns the number of merges."""
-        return self._changing("compaction", self._compactor.pass_once)
+        return self._changing("compaction", self._parts.compactor.pass_once)
 
     def check_logs(self) -> None:
         """Look now for logs that have outgrown their limits, and do what `log_limit_policy` says."""
-        self._changing("the look at logs", self._logs.look)
+        self._changing("the look at logs", self._parts.logs.look)
 
     def memory(self) -> MemoryUse:
         """What this process's writes and merges use of the memory budget."""
-        return self._core.memory.use()
+        return self._core.capacity.memory.use()
 
     def metrics(self) -> list[Metric]:
         """What has been counted, most of it since the server started. Raises `Fenced`, `StorageError`."""
-        return collect(self._core, self._compactor.counts, self._vacuum.counts, self._operation.start_s)
+        core, parts = self._core, self._parts
+        return collect(
+            core.live, core.storage, core.capacity.memory, jobs=core.accounts.totals, merges=parts.compactor.counts,
+            vacuum=parts.vacuum.counts, start_s=parts.operation.start_s, failures=core.guard.failures,
+        )  # fmt: skip
 
     def vacuum(self) -> int:
         """Delete unreferenced objects now, where that is due; returns their number."""
-        self._writer.tidy()
-        return self._changing("vacuum", self._vacuum.pass_once)
+        self._parts.writer.tidy()
+        return self._changing("vacuum", self._parts.vacuum.pass_once)
 
     def jobs(self) -> list[JobStatus]:
         """All jobs of materialized views and sinks, by id."""
-        return self._status_of.jobs()
+        return self._parts.status.jobs()
 
     def barriers(self) -> list[Barrier]:
         """The epochs under way or stuck, and what each waits for."""
-        return self._barriers.all()
+        return self._parts.barriers.all()
 
     def groups(self) -> list[GroupStatus]:
         """All checkpoint groups, by name."""
-        return self._status_of.groups()
+        return self._parts.status.groups()
 
     def checkpoints(self) -> list[Checkpoint]:
         """The newest checkpoints of every group, newest first."""
@@ -632,11 +566,11 @@ class Coordinator:
 
     def log_stores(self) -> list[EdgeStatus]:
         """Every edge between a relation and a view that reads it. May read from the store."""
-        return self._status_of.log_stores()
+        return self._parts.status.log_stores()
 
     def epochs(self) -> list[RelationEpochs]:
         """Where every relation is exact, by id."""
-        return self._status_of.epochs()
+        return self._parts.status.epochs()
 
     def progress(self) -> list[AttemptProgress]:
         """The attempts under way and their tasks, as last reported."""
@@ -644,14 +578,14 @@ class Coordinator:
 
     def source_errors(self) -> dict[int, tuple[HeadraceError, int]]:
         """Sources that cannot be bound at present: the error, and since when, Unix milliseconds."""
-        with self._core.lock:
-            relations = self._core.graph.relations.values()
+        with self._core.live.lock:
+            relations = self._core.live.graph.relations.values()
             return {r.id: (r.error, r.error_since_ms) for r in relations if r.error is not None}
 
     def slot_standings(self) -> dict[int, SlotStanding]:
         """Shared sources, and how far behind lies what they hold where they read, as of the last look."""
-        with self._core.lock:
-            relations = self._core.graph.relations.values()
+        with self._core.live.lock:
+            relations = self._core.live.graph.relations.values()
             return {r.id: r.slot for r in relations if r.slot is not None}
 
     def _changing(self, what: str, action: Callable[[], T]) -> T:
@@ -661,9 +595,9 @@ class Coordinator:
 
     def _guarded(self, action: Callable[[], T]) -> T:
         """Do something; if it finds out that the database belongs to another process, stop for good."""
-        self._core.check()
+        self._core.runtime.check()
         try:
             return action()
         except Fenced as error:
-            self._core.fatal(error)
+            self._core.runtime.fatal(error)
             raise

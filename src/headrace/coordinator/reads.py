@@ -10,16 +10,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from headrace.catalog.state import CatalogState
 from headrace.common.columns import Column
-from headrace.common.epoch import epoch_ms
 from headrace.connectors.base import Offsets
-from headrace.coordinator.decide.exact import Interval, intersect_all, newest
-from headrace.coordinator.decide.graph import Graph
+from headrace.coordinator.decide.exact import newest
 from headrace.coordinator.decide.machine import align_for_reads
 from headrace.coordinator.decide.query_epochs import (
     Candidate,
@@ -28,16 +25,27 @@ from headrace.coordinator.decide.query_epochs import (
     Monotonic,
     choose,
     choose_at_most,
-    common_epochs,
     restart_floor,
 )
-from headrace.coordinator.run.core import Core, Job, LiveRelation
+from headrace.coordinator.observe.obstacles import (
+    created_views,
+    notices,
+    refuse_behind,
+    refuse_new,
+    refuse_passed,
+    refuse_shown,
+    stuck_jobs,
+)
+from headrace.coordinator.run.live_state import Job, LiveState
+from headrace.coordinator.run.pins import Pins
+from headrace.coordinator.run.runtime import Runtime
+from headrace.coordinator.run.storage import Storage
 from headrace.errors import EpochTooNew, EpochTooOld, SnapshotUnavailable, UndefinedTable
 from headrace.state.schema import RunRef, TableSchema
 
 if TYPE_CHECKING:
     from headrace.coordinator.writes.layout import Key, Row
-    from headrace.coordinator.writes.writer import Writer
+    from headrace.coordinator.writes.table_rows import TableRows
 
 DEFAULT_WAIT_S = 60.0
 """Most seconds that a read waits for a snapshot, where it gives no limit."""
@@ -99,14 +107,14 @@ class Snapshot:
     """Relation -> the epoch that it is shown at."""
     shown: dict[int, int] = field(default_factory=dict)
     """With `align`: the floors when the read began, for those that follow."""
-    _core: Core | None = None
+    _pins: Pins | None = None
     _pin: int = 0
 
     def close(self) -> None:
         """Let go; harmless when repeated."""
-        core, self._core = self._core, None
-        if core is not None:
-            core.pins.unpin(self._pin)
+        pins, self._pins = self._pins, None
+        if pins is not None:
+            pins.unpin(self._pin)
 
     def __enter__(self) -> Snapshot:
         return self
@@ -127,25 +135,27 @@ LATER: Final = Later()
 class Reads:
     """Chooses epochs for reads, never an earlier one of a relation than was served before. Thread-safe.
 
-    The core's lock guards the floors.
+    The lock of `LiveState` guards the floors.
     """
 
-    def __init__(self, core: Core) -> None:
-        self._core = core
+    def __init__(self, live: LiveState, storage: Storage, runtime: Runtime) -> None:
+        self._live = live
+        self._storage = storage
+        self._runtime = runtime
         self._floors = Floors()
 
     def recover(self) -> None:
         """Set floors below what anybody may have been shown before the server started."""
-        core = self._core
-        with core.lock:
-            found = {i: restart_floor(r.changes, core.graph.exact(i)) for i, r in core.graph.relations.items()}
+        live = self._live
+        with live.lock:
+            found = {i: restart_floor(r.changes, live.graph.exact(i)) for i, r in live.graph.relations.items()}
             self._floors.raise_to(found)
 
     def snapshot(self, relation_ids: Sequence[int], options: ReadOptions) -> Snapshot:
         """See `Coordinator.snapshot`."""
-        core = self._core
+        live, storage = self._live, self._storage
         ids = list(dict.fromkeys(relation_ids))
-        with core.changed:
+        with live.changed:
             shown = self._shown(options).copy() if options.align else {}
             if options.at is not None:
                 epochs = self._at(ids, options.at)
@@ -154,36 +164,35 @@ class Reads:
                 self._floors.raise_to(epochs)
                 if options.session is not None:
                     options.session.raise_to(epochs)
-            epoch = min(epochs.values(), default=options.at or core.epochs.complete)
-            notices = self._notices(ids, epochs, options) if options.at is None else []
+            epoch = min(epochs.values(), default=options.at or live.epochs.complete)
+            told = self._notices(ids, epochs, options) if options.at is None else []
             # A transaction goes on with reads of other relations at this epoch.
-            pin = core.pins.pin(None if options.align else ids, epoch)
+            pin = storage.pins.pin(None if options.align else ids, epoch)
             if options.align:
-                align_for_reads(core.graph, epoch)
-            mirrored = core.mirrored
+                align_for_reads(live.graph, epoch)
+            mirrored = live.mirrored
         try:
             tables, sources = self._contents(epochs, pin, mirrored)
         except BaseException:
-            core.pins.unpin(pin)
+            storage.pins.unpin(pin)
             raise
-        return Snapshot(epoch, tables, sources, notices, epochs, shown, core, pin)
+        return Snapshot(epoch, tables, sources, told, epochs, shown, storage.pins, pin)
 
-    def row_now(self, writer: Writer, table_id: int, key: Key, options: ReadOptions) -> Row | Later | None:
+    def row_now(self, tables: TableRows, table_id: int, key: Key, options: ReadOptions) -> Row | Later | None:
         """The row of a table with a primary key at the epoch that `snapshot` would choose for it, without waiting.
 
         A table is exact at every complete epoch: it is the newest one. `LATER` where something is to be waited for.
         """
-        core = self._core
-        core.check()
-        catalog = core.catalog
-        if core.mirrored is not None or not (catalog.is_near and catalog.settled and core.root.is_local):
+        live = self._live
+        self._runtime.check()
+        if live.mirrored is not None or not self._storage.answers_at_once:
             return LATER
-        catalog.verify()
-        found = writer.row_now(writer.table(table_id), key)
+        self._storage.catalog.verify()
+        found = tables.row_now(tables.table(table_id), key)
         if found is None or found[1] < options.at_least:
             return LATER
         (_, row), epoch = found
-        with core.lock:
+        with live.lock:
             self._floors.raise_to({table_id: epoch})
             if options.session is not None:
                 options.session.raise_to({table_id: epoch})
@@ -198,10 +207,10 @@ class Reads:
 
         Raises `UndefinedTable` for one that is not there.
         """
-        core = self._core
-        core.check()
+        storage = self._storage
+        self._runtime.check()
         tables: dict[int, SnapshotTable] = {}
-        with core.catalog.reading() as state:
+        with storage.catalog.reading() as state:
             for i in table_ids:
                 record = state.state_tables.get(i)
                 if record is None:
@@ -209,9 +218,9 @@ class Reads:
                 refs = tuple(r.ref for r in state.runs_of(i))
                 schema, at = record.to_table_schema(), record.committed_epoch
                 tables[i] = SnapshotTable(schema, refs, at, (), record.watermark)
-            pin = core.pins.pin((), 0, {ref.path for table in tables.values() for ref in table.refs})
+            pin = storage.pins.pin((), 0, {ref.path for table in tables.values() for ref in table.refs})
         epoch = max((t.as_of for t in tables.values()), default=0)
-        return Snapshot(epoch, tables, {}, _core=core, _pin=pin)
+        return Snapshot(epoch, tables, {}, _pins=storage.pins, _pin=pin)
 
     def forget(self, relation_id: int) -> None:
         """Forgets a relation that was dropped."""
@@ -220,24 +229,24 @@ class Reads:
     # ---- choosing; the caller holds the lock
 
     def _newest(self, ids: Sequence[int], options: ReadOptions) -> dict[int, int]:
-        core = self._core
+        runtime, live = self._runtime, self._live
         if not ids:
-            core.check()
+            runtime.check()
             return {}
         deadline_s = time.monotonic() + (DEFAULT_WAIT_S if options.timeout_s is None else options.timeout_s)
         # What was shown before this read began. Reads that come while it waits must not push it ever further away.
         floors = self._floors_of(ids, options)
         self._hurry(ids, options.at_least)
         while True:
-            core.check()
+            runtime.check()
             if options.check is not None:
                 options.check()
-            read = [Candidate(i, core.graph.exact(i), floors[i]) for i in ids]
+            read = [Candidate(i, live.graph.exact(i), floors[i]) for i in ids]
             found = self._choose(read, options)
             if found is not None:
                 return found
             self._go_on_or_refuse(read, options, time.monotonic() >= deadline_s)
-            core.changed.wait(min(CHECK_S, max(0.0, deadline_s - time.monotonic())))
+            live.changed.wait(min(CHECK_S, max(0.0, deadline_s - time.monotonic())))
 
     def _floors_of(self, ids: Sequence[int], options: ReadOptions) -> dict[int, int]:
         if options.exactly is not None:
@@ -252,214 +261,114 @@ class Reads:
         """Let no cadence hold back views on their way to an epoch."""
         if not epoch:
             return
-        for job in self._core.graph.jobs_above(ids):
+        for job in self._live.graph.jobs_above(ids):
             job.hurry(epoch)
-        self._core.changed.notify_all()
+        self._live.changed.notify_all()
 
     def _choose(self, read: Sequence[Candidate], options: ReadOptions) -> dict[int, int] | None:
-        core = self._core
+        live = self._live
         if options.exactly is not None:
             for c in read:
                 if c.floor > options.exactly:
-                    _refuse_shown(core.graph.relation(c.relation).name, options.exactly, c.floor)
+                    refuse_shown(live.graph.relation(c.relation).name, options.exactly, c.floor)
             self._check_range([c.relation for c in read], options.exactly)
             found = choose_at_most(read, options.exactly)
             return dict.fromkeys((c.relation for c in read), options.exactly) if found == options.exactly else None
-        created = [core.graph.exact(j.id) for j in _created(core.graph)] if options.consistency == "global" else []
+        created = [live.graph.exact(j.id) for j in created_views(live.graph)] if options.consistency == "global" else []
         return choose(options.consistency, read, created)
 
     def _go_on_or_refuse(self, read: Sequence[Candidate], options: ReadOptions, late: bool) -> None:
         """Return if the read may wait for its epoch; raise `SnapshotUnavailable` if that will not come."""
-        core = self._core
-        jobs = [core.graph.jobs[c.relation] for c in read if c.relation in core.graph.jobs]
+        live = self._live
+        jobs = [live.graph.jobs[c.relation] for c in read if c.relation in live.graph.jobs]
         for job in jobs:
             if not job.committed:
-                _refuse_new(job)
+                refuse_new(job)
         if options.consistency == "global" and options.exactly is None:
-            jobs = list({j.id: j for j in [*jobs, *_created(core.graph)]}.values())
+            jobs = list({j.id: j for j in [*jobs, *created_views(live.graph)]}.values())
         wanted = options.exactly or max((c.floor for c in read), default=0)
-        behind = [j for j in jobs if core.graph.job_frontier(j) < max(wanted, 1)]
-        stuck = [j for j in behind if stuck_jobs(core.graph, j.id)]
+        behind = [j for j in jobs if live.graph.job_frontier(j) < max(wanted, 1)]
+        stuck = [j for j in behind if stuck_jobs(live.graph, j.id)]
         if stuck:
-            self._refuse(read, min(stuck, key=core.graph.job_frontier), wanted, options)
+            self._refuse(read, min(stuck, key=live.graph.job_frontier), wanted, options)
         if options.exactly is not None:
             passed = [c.relation for c in read if newest(c.exact, wanted) != wanted and (newest(c.exact) or 0) > wanted]
             if passed:
-                _refuse_passed(core.graph.relation(passed[0]).name, wanted)
-        if not jobs and not late and core.mirrored is None and core.epochs.complete < wanted <= core.epochs.last:
+                refuse_passed(live.graph.relation(passed[0]).name, wanted)
+        if not jobs and not late and live.mirrored is None and live.epochs.complete < wanted <= live.epochs.last:
             return  # a change of a table is known a moment before its epoch is complete
-        if not jobs and (core.mirrored is None or late):
-            names = ", ".join(f'"{core.graph.relation(c.relation).name}"' for c in read)
+        if not jobs and (live.mirrored is None or late):
+            names = ", ".join(f'"{live.graph.relation(c.relation).name}"' for c in read)
             raise SnapshotUnavailable(f"there is no epoch at which all of {names} can be read together")
         if late and jobs:
-            self._refuse(read, min(jobs, key=core.graph.job_frontier), wanted, options)
-        running = [j for j in jobs if not stuck_jobs(core.graph, j.id)]
+            self._refuse(read, min(jobs, key=live.graph.job_frontier), wanted, options)
+        running = [j for j in jobs if not stuck_jobs(live.graph, j.id)]
         if options.exactly is None and not self._promised(running, wanted):
-            align_for_reads(core.graph, core.epochs.complete)
-            core.changed.notify_all()
+            align_for_reads(live.graph, live.epochs.complete)
+            live.changed.notify_all()
 
     def _promised(self, jobs: Sequence[Job], wanted: int) -> bool:
         """Whether the views are about to be exact together at an epoch that is new enough."""
-        core = self._core
+        live = self._live
         stop = max((j.stops.for_reads for j in jobs), default=0)
         if stop < wanted or not stop:
             return False
         return all(
-            (stop in j.stops.epochs and core.graph.job_frontier(j) < stop)
-            or newest(core.graph.exact(j.id), stop) == stop
+            (stop in j.stops.epochs and live.graph.job_frontier(j) < stop)
+            or newest(live.graph.exact(j.id), stop) == stop
             for j in jobs
         )
 
     def _refuse(self, read: Sequence[Candidate], behind: Job, wanted: int, options: ReadOptions) -> NoReturn:
-        core = self._core
-        at = core.graph.job_frontier(behind)
-        why = stuck_jobs(core.graph, behind.id) or [behind]
-        reasons = "; ".join(_state_of(core.graph, j) for j in why)
-        created = [core.graph.exact(j.id) for j in _created(core.graph)]
-        common = newest(common_epochs(options.consistency, read, created))
-        if options.exactly is not None:
-            shown = f"the transaction reads at epoch {wanted}"
-            hint = "end the transaction and start it again"
-        elif wanted == options.at_least:
-            shown = f"the session has written at epoch {wanted}"
-            hint = "SET read_your_writes = off accepts an older snapshot"
-        else:
-            name = next(core.graph.relation(c.relation).name for c in read if c.floor == wanted)
-            shown = f'"{name}" was already shown at epoch {wanted}'
-            hint = "SET monotonic_reads = 'off' accepts an older snapshot; each relation is readable by itself"
-            if options.consistency == "global" and behind.id not in {c.relation for c in read}:
-                hint = "SET query_consistency = 'snapshot' looks only at the relations of the query"
-        raise SnapshotUnavailable(
-            f'materialized view "{behind.name}" ({behind.shown_status}) is at epoch {at}, but {shown}',
-            detail=f"newest common snapshot: {common or 'none'}; floor: {wanted}; {reasons}",
-            hint=hint,
-        )
+        refuse_behind(
+            self._live.graph, read, behind, wanted, options.consistency, exactly=options.exactly is not None,
+            written=options.at_least,
+        )  # fmt: skip
+
+    def _notices(self, ids: Sequence[int], epochs: Mapping[int, int], options: ReadOptions) -> list[str]:
+        others = options.consistency == "global" and options.exactly is None
+        return notices(self._live.graph, ids, epochs, self._runtime.settings.lag_notice_ms, others=others)
 
     def _check_range(self, ids: Sequence[int], at: int) -> None:
-        core = self._core
-        if at > core.epochs.complete:
-            raise EpochTooNew(f"epoch {at} is above the newest complete epoch {core.epochs.complete}")
-        oldest = max((core.graph.relation(i).safe for i in ids), default=0)
+        live = self._live
+        if at > live.epochs.complete:
+            raise EpochTooNew(f"epoch {at} is above the newest complete epoch {live.epochs.complete}")
+        oldest = max((live.graph.relation(i).safe for i in ids), default=0)
         if at < oldest:
             raise EpochTooOld(
                 f"epoch {at} is below the oldest epoch that can be read, {oldest}",
-                detail=f"readable are epochs from {oldest} to {core.epochs.complete}",
+                detail=f"readable are epochs from {oldest} to {live.epochs.complete}",
                 hint="retention_ms says how long history is kept",
             )
 
     def _at(self, ids: Sequence[int], at: int) -> dict[int, int]:
-        core = self._core
-        core.check()
+        self._runtime.check()
         self._check_range(ids, at)
         if not ids:
             return {}
-        found = choose_at_most([Candidate(i, core.graph.exact(i)) for i in ids], at)
+        found = choose_at_most([Candidate(i, self._live.graph.exact(i)) for i in ids], at)
         if found is None:
             raise SnapshotUnavailable(f"no epoch at or below {at} at which all relations of the statement can be read")
         return dict.fromkeys(ids, found)
-
-    # ---- notices; the caller holds the lock
-
-    def _notices(self, ids: Sequence[int], epochs: Mapping[int, int], options: ReadOptions) -> list[str]:
-        core = self._core
-        own = core.graph.jobs_above(ids)
-        found = [_state_of(core.graph, j) for j in reversed(own) if _trouble(j)]
-        limit_ms = core.settings.lag_notice_ms
-        for job in (core.graph.jobs[i] for i in ids if i in core.graph.jobs):
-            late_ms = epoch_ms(core.epochs.complete) - epoch_ms(epochs[job.id])
-            if limit_ms and late_ms > limit_ms and not _trouble(job):
-                found.append(f'materialized view "{job.name}" is {late_ms / 1000:.0f} s behind: epoch {epochs[job.id]}')
-        if options.consistency == "global" and epochs and options.exactly is None:
-            found += self._holding_back(own, next(iter(epochs.values())))
-        return found
-
-    def _holding_back(self, own: Sequence[Job], epoch: int) -> list[str]:
-        """The views in trouble without which a global read would be newer."""
-        core = self._core
-        counted = _created(core.graph)
-        well: list[Sequence[Interval]] = [core.graph.exact(j.id) for j in counted if not stuck_jobs(core.graph, j.id)]
-        best = newest(intersect_all(well)) if well else core.epochs.complete
-        if best is None or best <= epoch:
-            return []
-        return [
-            f"{_state_of(core.graph, j)}; it holds back global reads" for j in counted if _trouble(j) and j not in own
-        ]
 
     # ---- contents
 
     def _contents(
         self, epochs: Mapping[int, int], pin: int, mirrored: CatalogState | None
     ) -> tuple[dict[int, SnapshotTable], dict[int, Offsets]]:
-        core = self._core
+        storage = self._storage
         tables: dict[int, SnapshotTable] = {}
         sources: dict[int, Offsets] = {}
-        with core.catalog.reading() as state:
+        with storage.catalog.reading() as state:
             if mirrored is not None:
                 state = mirrored
             for i, epoch in epochs.items():
-                relation = core.graph.relation(i)
+                relation = self._live.graph.relation(i)
                 if relation.schema is None:
                     binding = state.offsets_at(i, epoch)
                     sources[i] = {} if binding is None else binding.offsets
                     continue
                 refs = tuple(r.ref for r in state.runs_of(relation.state_table) if r.ref.epoch_lo <= epoch)
                 tables[i] = SnapshotTable(relation.schema, refs, epoch, relation.columns)
-            core.pins.hold(pin, {ref.path for table in tables.values() for ref in table.refs})
+            storage.pins.hold(pin, {ref.path for table in tables.values() for ref in table.refs})
         return tables, sources
-
-
-def _created(graph: Graph[LiveRelation, Job]) -> list[Job]:
-    """The views that `global` counts: all but those that are still being created."""
-    return [j for j in graph.jobs.values() if j.created]
-
-
-def _trouble(job: Job) -> bool:
-    return job.error is not None or job.paused or job.quarantined
-
-
-def stuck_jobs(graph: Graph[LiveRelation, Job], relation_id: int) -> list[Job]:
-    """The views, out of one and all that it is built on, that do not go on by themselves. Under the lock.
-
-    With each of them count those that it moves in step with: where one of a group is stuck, none goes on.
-    """
-    found = {j.id: j for above in graph.jobs_above([relation_id]) for j in [above, *graph.lane_of(above)]}
-    return [j for j in found.values() if _trouble(j)]
-
-
-def _state_of(graph: Graph[LiveRelation, Job], job: Job) -> str:
-    """What keeps a view, in one sentence."""
-    if job.error is not None:
-        since = datetime.fromtimestamp(job.trouble.since_ms / 1000, UTC).isoformat(timespec="seconds")
-        verb = "quarantined" if job.quarantined else "failing"
-        return f'materialized view "{job.name}" is {verb} since {since}: {job.error.message}'
-    if job.paused:
-        return f'materialized view "{job.name}" is paused'
-    late_s = (epoch_ms(graph.complete) - epoch_ms(graph.job_frontier(job))) / 1000
-    return f'materialized view "{job.name}" is {late_s:.1f} s behind'
-
-
-def _refuse_new(job: Job) -> NoReturn:
-    reason = f": {job.error.message}" if job.error is not None else ""
-    raise SnapshotUnavailable(
-        f'materialized view "{job.name}" is still being created{reason}',
-        detail=job.catching_up.text or None,
-        hint="SHOW JOBS shows its progress",
-    )
-
-
-def _refuse_shown(name: str, epoch: int, floor: int) -> NoReturn:
-    raise SnapshotUnavailable(
-        f'"{name}" cannot be read at epoch {epoch}, which the transaction reads at: it was already shown at epoch '
-        f"{floor} before the transaction began",
-        hint="end the transaction and start it again, with a query of this relation first; SET monotonic_reads = 'off' "
-        "accepts an older snapshot",
-    )
-
-
-def _refuse_passed(name: str, epoch: int) -> NoReturn:
-    raise SnapshotUnavailable(
-        f'"{name}" cannot be read at epoch {epoch}, which the transaction reads at: it has changed from before that '
-        "epoch to after it in one checkpoint",
-        hint="end the transaction and start it again; with query_consistency = 'global' it reads at an epoch that all "
-        "views share",
-    )

@@ -16,7 +16,9 @@ from contextlib import suppress
 
 from headrace.catalog.contents import SubscriptionContent
 from headrace.catalog.state import CatalogState
-from headrace.coordinator.run.core import Core, LiveRelation
+from headrace.coordinator.run.live_state import LiveRelation, LiveState
+from headrace.coordinator.run.runtime import Runtime
+from headrace.coordinator.run.storage import Storage
 from headrace.coordinator.run.waiting import CHECK_S
 from headrace.errors import EpochTooNew, EpochTooOld, SnapshotUnavailable, UndefinedTable
 from headrace.state.changelog import ChangePiece, ChangeReader, LogPosition, beginning_of
@@ -35,19 +37,23 @@ class Feed:
     With `holds` what the reader has not taken stays readable until `close`; else as long as history is kept anyway.
     """
 
-    def __init__(self, core: Core, relation_id: int, *, holds: bool = False) -> None:
-        self._core = core
+    def __init__(
+        self, live: LiveState, storage: Storage, runtime: Runtime, relation_id: int, *, holds: bool = False
+    ) -> None:  # fmt: skip
+        self._live = live
+        self._storage = storage
+        self._runtime = runtime
         self._id = relation_id
         self._holds = holds
         self._pin: int | None = None
         self._closed = False
-        with core.lock:
+        with live.lock:
             relation = self._relation()
             assert relation.schema is not None
             unique = relation.writable and bool(relation.record.primary_key)
             self._reader = ChangeReader(relation.schema, unique)
             self.columns = relation.columns
-            if not core.graph.is_filled(relation_id):
+            if not live.graph.is_filled(relation_id):
                 raise SnapshotUnavailable(
                     f'materialized view "{relation.name}" is still being created', hint="SHOW JOBS shows its progress"
                 )
@@ -56,30 +62,30 @@ class Feed:
 
     def newest(self) -> LogPosition:
         """The position of who wants what changes from now on."""
-        with self._core.lock:
+        with self._live.lock:
             self._relation()
-            return self._held(LogPosition(self._core.graph.frontier(self._id)))
+            return self._held(LogPosition(self._live.graph.frontier(self._id)))
 
     @property
     def newest_epoch(self) -> int:
         """The epoch up to which the relation will not change any more."""
-        with self._core.lock:
-            return self._core.graph.frontier(self._id)
+        with self._live.lock:
+            return self._live.graph.frontier(self._id)
 
     def oldest(self, since: int = 0) -> LogPosition:
         """The position of who wants all changes that are kept, or those after an epoch."""
-        with self._core.lock:
+        with self._live.lock:
             return self._held(LogPosition(max(self._relation().safe, since)))
 
     def whole(self) -> LogPosition:
         """The position of who wants all rows that there are, and then what changes."""
-        with self._core.lock:
+        with self._live.lock:
             self._relation()
-            return self._held(beginning_of(self._core.graph.frontier(self._id)))
+            return self._held(beginning_of(self._live.graph.frontier(self._id)))
 
     def at(self, position: LogPosition) -> LogPosition:
         """A position that somebody was given before. Raises `EpochTooOld`, `EpochTooNew`."""
-        with self._core.lock:
+        with self._live.lock:
             self._check(self._relation(), position)
             return self._held(position)
 
@@ -90,45 +96,45 @@ class Feed:
 
         Raises `EpochTooOld` where it is not kept any more, `UndefinedTable` for a relation that was dropped.
         """
-        core = self._core
-        core.check()
-        with core.catalog.reading() as state, core.lock:
+        storage, live = self._storage, self._live
+        self._runtime.check()
+        with storage.catalog.reading() as state, live.lock:
             relation = self._relation()
             self._check(relation, position)
-            state = state if core.mirrored is None else core.mirrored
-            newest = core.graph.frontier(self._id)
+            state = state if live.mirrored is None else live.mirrored
+            newest = live.graph.frontier(self._id)
             up_to = max(newest if at_most is None else min(newest, at_most), position.epoch)
             refs = self._refs(state, relation, position, up_to)
-            pin = core.pins.pin([self._id], position.after, {r.path for r in refs})
+            pin = storage.pins.pin([self._id], position.after, {r.path for r in refs})
             self._held(position)
         try:
-            return self._reader.read(refs, core.root, position, up_to)
+            return self._reader.read(refs, storage.root, position, up_to)
         finally:
-            core.pins.unpin(pin)
+            storage.pins.unpin(pin)
 
     def wait(self, position: LogPosition, timeout_s: float | None, check: Callable[[], None] = lambda: None) -> bool:
         """Wait until there is something after a position; False where the time is over before.
 
         `check` is asked now and then, and raises if nobody waits any more.
         """
-        core = self._core
+        live = self._live
         until_s = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             check()
-            with core.changed:
+            with live.changed:
                 if not self._is_idle(position):
                     return True
                 left_s = CHECK_S if until_s is None else min(CHECK_S, until_s - time.monotonic())
                 if left_s <= 0:
                     return False
-                core.changed.sleep(lambda: self._is_idle(position), left_s)
+                live.changed.sleep(lambda: self._is_idle(position), left_s)
 
     def close(self) -> None:
         """Hold nothing any more; harmless when repeated, and in any thread."""
         self._closed = True
         pin, self._pin = self._pin, None
         if pin is not None:
-            self._core.pins.unpin(pin)
+            self._storage.pins.unpin(pin)
 
     def __del__(self) -> None:
         with suppress(AttributeError):  # where it was never made
@@ -137,16 +143,16 @@ class Feed:
     # ---- the caller holds the lock
 
     def _is_idle(self, position: LogPosition) -> bool:
-        core = self._core
-        relation = core.graph.relations.get(self._id)
-        if relation is None or core.stopping or position.within or self._closed:
+        live = self._live
+        relation = live.graph.relations.get(self._id)
+        if relation is None or self._runtime.stopping or position.within or self._closed:
             return False
-        job = core.graph.jobs.get(self._id)
+        job = live.graph.jobs.get(self._id)
         first = relation.changes.first_after(position.epoch)
-        return first is None or first > (core.graph.complete if job is None else job.committed)
+        return first is None or first > (live.graph.complete if job is None else job.committed)
 
     def _relation(self) -> LiveRelation:
-        relation = self._core.graph.relations.get(self._id)
+        relation = self._live.graph.relations.get(self._id)
         if relation is None:
             raise UndefinedTable("what was followed here does not exist any more", hint="it was dropped")
         return relation
@@ -158,8 +164,8 @@ class Feed:
                 detail=f"kept is what has changed after epoch {relation.safe}",
                 hint="Begin anew with FULL. A subscription with a longer retention keeps more.",
             )
-        if position.after > self._core.graph.complete:
-            raise EpochTooNew(f"epoch {position.epoch} is above the newest complete epoch {self._core.graph.complete}")
+        if position.after > self._live.graph.complete:
+            raise EpochTooNew(f"epoch {position.epoch} is above the newest complete epoch {self._live.graph.complete}")
 
     def _refs(
         self, state: CatalogState, relation: LiveRelation, position: LogPosition, up_to: int
@@ -172,7 +178,7 @@ class Feed:
     def _held(self, position: LogPosition) -> LogPosition:
         """The position, which stays readable from now on if the reader is to be waited for."""
         if self._holds and not self._closed:
-            pins, before = self._core.pins, self._pin
+            pins, before = self._storage.pins, self._pin
             self._pin = pins.pin([self._id], position.after)
             if before is not None:
                 pins.unpin(before)

@@ -24,7 +24,7 @@ from headrace.common.clock import Clock, SystemClock
 from headrace.config import Settings, is_parameter
 from headrace.coordinator.coordinator import Coordinator
 from headrace.coordinator.ddl.place import follow_catalog, open_catalog
-from headrace.coordinator.run.core import state_root
+from headrace.coordinator.run.storage import state_root
 from headrace.dataflow import class_archive, kernels
 from headrace.dataflow.executors import LOOPBACK, driver_host, is_remote
 from headrace.dataflow.lasting import PlanFiles, programs

@@ -103,7 +103,7 @@ class SessionReads:
         """Why a snapshot is older than the tables that it is made of; None if it is not."""
         coordinator = self._reader.coordinator
         tables = coordinator.tables_read(relations)
-        if tables.issuperset(relations) or coordinator.writer.last_change(tables) <= snapshot.epoch:
+        if tables.issuperset(relations) or coordinator.tables.last_change(tables) <= snapshot.epoch:
             return None
         return "; ".join(snapshot.notices) or "a view that it has read had not taken them in yet"
 
@@ -153,4 +153,4 @@ class SessionReads:
             return transaction.at_least
         coordinator = self._reader.coordinator
         tables = coordinator.tables_read(relations)
-        return max(transaction.at_least, coordinator.writer.last_change(tables))
+        return max(transaction.at_least, coordinator.tables.last_change(tables))

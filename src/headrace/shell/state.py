@@ -12,7 +12,7 @@ from headrace.config import Settings, apply_parameters, is_parameter
 from headrace.coordinator.ddl.location import location_edits
 from headrace.coordinator.ddl.place import look_up
 from headrace.coordinator.observe import inspection
-from headrace.coordinator.run.core import state_root
+from headrace.coordinator.run.storage import state_root
 from headrace.coordinator.upkeep.owner import check_owner
 from headrace.errors import EpochTooNew, EpochTooOld, OperationalError
 from headrace.shell.link import Heading

@@ -200,7 +200,7 @@ class Receiver:
 
     def _write(self, record: ObjectRecord, rows: pa.RecordBatch) -> RowWrite | TableWrite:
         """Rows as a request to the writer: single ones by key where that can be, as INSERT ... VALUES has it."""
-        layout = self._home.coordinator.writer.layout(record.id)
+        layout = self._home.coordinator.tables.layout(record.id)
         ignore = record.content_as(TableContent).on_conflict == "ignore"
         singly = rows.num_rows <= SINGLE_ROWS and layout.plain and (layout.keyed or not record.primary_key)
         if not singly or declared(record) is not None:

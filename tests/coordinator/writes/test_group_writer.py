@@ -19,9 +19,10 @@ from headrace.catalog.catalog import Catalog
 from headrace.common.faults import arm, disarm_all
 from headrace.coordinator.writes import writer as writer_module
 from headrace.coordinator.writes.group import TableGroup
+from headrace.coordinator.writes.group_commit import GroupCommit
 from headrace.coordinator.writes.history import ReadSet
 from headrace.coordinator.writes.requests import Deferred, RowWrite, TableWrite, TransactionCommit, WriteResult
-from headrace.coordinator.writes.writer import Writer, _GroupCommit
+from headrace.coordinator.writes.table_rows import TableRows
 from headrace.errors import (
     Fenced,
     HeadraceError,
@@ -134,7 +135,7 @@ def test_a_group_writes_one_run_for_each_table(db: Tables) -> None:
     assert len({f.epoch for f in found if isinstance(f, WriteResult)}) == 1
     for table in (a, b):
         assert len(db.content(table)) == 20
-        assert len(list(db.catalog.state.runs_of(db.core.graph.relations[table].state_table))) == 1
+        assert len(list(db.catalog.state.runs_of(db.core.live.graph.relations[table].state_table))) == 1
 
 
 def test_a_failing_request_fails_alone(db: Tables) -> None:
@@ -147,13 +148,13 @@ def test_a_failing_request_fails_alone(db: Tables) -> None:
             RowWrite(sets(t, 1, lambda v: v + 1)), TransactionCommit(0, ReadSet({t}), {t: [change]}),  # type: ignore[list-item]
         )  # fmt: skip
         # As if it had been dropped while the request waited.
-        db.core.graph.relations[gone].dropped = True
+        db.core.live.graph.relations[gone].dropped = True
     kinds = [type(f.exception(WAIT_S)) for f in futures]
     assert kinds[0] is kinds[4] is type(None)
     assert kinds[1] is NumericOutOfRange and issubclass(kinds[2], HeadraceError) and kinds[3] is UndefinedTable
     assert kinds[5] is SerializationFailure, "something of the table has changed"
     assert db.content(t) == [(1, 2), (2, 2)]
-    db.core.graph.relations[gone].dropped = False
+    db.core.live.graph.relations[gone].dropped = False
     assert db.content(gone) == []
 
 
@@ -161,15 +162,15 @@ def test_rows_that_cannot_be_read_fail_those_who_want_them(db: Tables, monkeypat
     """A damaged object of one table is no reason to refuse writes to others."""
     bad, good = db.numbers("bad"), db.numbers("good")
     db.put(bad, (1, 1))
-    db.writer._rows.forget(bad)
-    found_in = Writer.looked_up
+    db.writer.tables._rows.forget(bad)
+    found_in = TableRows.looked_up
 
-    def found_or_not(self: Writer, table_id: int, *rest: Any) -> Any:
+    def found_or_not(self: TableRows, table_id: int, *rest: Any) -> Any:
         if table_id == bad:
             raise StorageError("a damaged object")
         return found_in(self, table_id, *rest)
 
-    monkeypatch.setattr(Writer, "looked_up", found_or_not)
+    monkeypatch.setattr(TableRows, "looked_up", found_or_not)
     found = db.together(RowWrite(sets(bad, 1, lambda v: v + 1)), RowWrite(inserts(good, (1, 1))))
     assert isinstance(found[0], StorageError) and isinstance(found[1], WriteResult)
     monkeypatch.undo()
@@ -328,7 +329,7 @@ def test_a_server_that_was_replaced_writes_nothing(tmp_path: Path) -> None:
     t = db.numbers("t")
     other = Catalog.open(db.settings.catalog_location, full_sync=False)
     found = db.together(RowWrite(inserts(t, (1, 1))))
-    assert isinstance(found[0], Fenced) and isinstance(db.core.failure, Fenced)
+    assert isinstance(found[0], Fenced) and isinstance(db.core.runtime.failure, Fenced)
     assert not other.state.runs
     other.close()
     db.close()
@@ -364,14 +365,14 @@ def test_whoever_waits_is_told_whatever_happens(
     """All of the group in which it happened, and the groups after it go on."""
     t = db.numbers("t")
     monkeypatch.setattr(writer_module, "GROUP_REQUESTS", 2)
-    store, left = _GroupCommit._store, [error]
+    store, left = GroupCommit._store, [error]
 
-    def fails(commit: _GroupCommit, *rest: Any) -> int:
+    def fails(commit: GroupCommit, *rest: Any) -> int:
         if left:
             raise left.pop()
         return store(commit, *rest)
 
-    monkeypatch.setattr(_GroupCommit, "_store", fails)
+    monkeypatch.setattr(GroupCommit, "_store", fails)
     with db.writer.paused():
         done = [db.writer.submit(RowWrite(inserts(t, (n, n)))) for n in range(4)]
     for n, future in enumerate(done):
@@ -397,14 +398,14 @@ def test_a_failing_pause_wakes_who_waits(db: Tables, monkeypatch: pytest.MonkeyP
 def test_a_change_that_leaves_all_as_it_is_makes_no_epoch(db: Tables) -> None:
     t = db.numbers("t")
     db.put(t, (1, 1))
-    before = db.catalog.sequence, db.core.epochs.last
+    before = db.catalog.sequence, db.core.live.epochs.last
     result = db.c.commit(RowWrite(sets(t, 1, lambda v: v)))
     assert (result.inserted, result.deleted) == (1, 1)
     with db.transaction() as work:
         work.run(sets(t, 1, lambda v: v + 1))
         work.run(sets(t, 1, lambda v: v - 1))
         work.commit()
-    assert (db.catalog.sequence, db.core.epochs.last) == before
+    assert (db.catalog.sequence, db.core.live.epochs.last) == before
     assert db.content(t) == [(1, 1)]
 
 
@@ -420,10 +421,10 @@ def test_a_dropped_table_is_named(db: Tables) -> None:
 def test_keys_are_found_whichever_run_they_are_in(db: Tables, forgotten: bool) -> None:
     """Only runs that may have a key are looked into: also after merges, and when the history has forgotten changes."""
     t, drawn = db.numbers("t"), random.Random(7)
-    db.writer._history._keys_kept = 12 if forgotten else 1_000_000
+    db.writer.tables.history._keys_kept = 12 if forgotten else 1_000_000
     wanted: dict[int, int] = {}
     for step in range(120):
-        db.writer._rows.forget(t)
+        db.writer.tables._rows.forget(t)
         key = drawn.randrange(20)
         if drawn.random() < 0.2:
             db.c.commit(RowWrite(sets(t, key, lambda v: None)))
@@ -438,17 +439,17 @@ def test_keys_are_found_whichever_run_they_are_in(db: Tables, forgotten: bool) -
             db.put(t, (key, step))
             wanted[key] = step
         if step % 9 == 0:
-            db.c._compactor.pass_once()
+            db.c._parts.compactor.pass_once()
         if step % 25 == 0:
             db.writer.tidy()
         assert db.content(t) == sorted(wanted.items()), step
-    assert len(list(db.catalog.state.runs_of(db.core.graph.relations[t].state_table))) < 60, "some were merged"
+    assert len(list(db.catalog.state.runs_of(db.core.live.graph.relations[t].state_table))) < 60, "some were merged"
 
 
 def test_one_pin_serves_all_who_read_the_same_runs(db: Tables) -> None:
     t = db.numbers("t")
     db.put(t, (1, 1))
-    pins = db.core.pins
+    pins = db.core.storage.pins
     with db.transaction() as one, db.transaction() as two:
         one.run(sets(t, 1, lambda v: v + 1))
         held = pins.paths()

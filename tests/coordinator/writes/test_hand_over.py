@@ -23,7 +23,7 @@ def hand_over(db: Tables, table: int, *parts: Part) -> None:
 
 def moved(db: Tables) -> int:
     """How often the sink has moved on."""
-    return sum(e.kind == "handed" for e in db.core.catalog.state.newest_events(1000))
+    return sum(e.kind == "handed" for e in db.core.storage.catalog.state.newest_events(1000))
 
 
 def upsert(rows: Sequence[tuple[int, int]], gone: Sequence[tuple[int, int]] = ()) -> Deferred:

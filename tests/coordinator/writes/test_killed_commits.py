@@ -25,7 +25,7 @@ POINTS = {
 
 
 def tables(db: Tables) -> dict[str, int]:
-    return {r.name: r.id for r in db.core.graph.relations.values()}
+    return {r.name: r.id for r in db.core.live.graph.relations.values()}
 
 
 def write_to_all(db: Tables) -> None:
@@ -88,7 +88,7 @@ def test_a_transaction_over_several_tables_is_all_there_or_not_at_all(folder: Pa
 
 if __name__ == "__main__":
     world = Tables(Path(sys.argv[1]), run_fsync=True)
-    with world.core.epochs.epoch():
+    with world.core.live.epochs.epoch():
         pass  # epochs are reserved in the catalog: the next transaction there is that of the commit
     arm(sys.argv[2], "kill")
     write_to_all(world)

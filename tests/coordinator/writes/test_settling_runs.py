@@ -47,7 +47,7 @@ def test_what_a_power_failure_takes_is_made_again(tmp_path: Path, damage: str) -
     for i in range(3):
         first.put(t, (i, i))
         first.writer.small_runs.forget(t)  # so that each has an object of its own, as earlier versions gave it
-    root = Path(first.core.root)
+    root = Path(first.core.storage.root)
     objects = [root / p for p in paths(first)]
     assert len(held(first)) == len(set(objects)) == 3
     first.close()
@@ -66,11 +66,11 @@ def test_what_a_power_failure_takes_is_made_again(tmp_path: Path, damage: str) -
 def test_restore_says_how_many_were_lost(db: Tables) -> None:
     t = db.numbers("t")
     db.put(t, (1, 1))
-    assert restore(db.catalog, db.core.root) == 0 and not held(db)
+    assert restore(db.catalog, db.core.storage.root) == 0 and not held(db)
     db.writer.small_runs.forget(t)
     db.put(t, (2, 2))
-    delete_object(db.core.root, next(p for i, p in zip(db.catalog.state.runs, paths(db)) if i in held(db)))
-    assert restore(db.catalog, db.core.root) == 1
+    delete_object(db.core.storage.root, next(p for i, p in zip(db.catalog.state.runs, paths(db)) if i in held(db)))
+    assert restore(db.catalog, db.core.storage.root) == 1
     assert db.content(t) == [(1, 1), (2, 2)]
 
 
@@ -92,14 +92,14 @@ def test_what_has_been_merged_meanwhile_stays_away(db: Tables, clock: ManualCloc
     db.put(t, (2, 2))
     records = [r for r in db.catalog.state.runs.values() if r.content_b64]
     db.catalog.transact([Delete("run", records[0].id)])
-    delete_object(db.core.root, records[0].ref.path)
-    settling._settle(db.catalog, db.core.root, records)
+    delete_object(db.core.storage.root, records[0].ref.path)
+    settling._settle(db.catalog, db.core.storage.root, records)
     db.catalog.transact([SettleRun(records[0].id), SettleRun("never there")])
     assert set(db.catalog.state.runs) == {records[1].id} and not held(db)
     with pytest.raises(CorruptObject):
         from headrace.state.objects import sync_object
 
-        sync_object(db.core.root, records[0].ref.path)
+        sync_object(db.core.storage.root, records[0].ref.path)
 
 
 def test_large_ones_and_many_are_durable_at_once(db: Tables, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -103,7 +103,7 @@ def test_what_a_power_failure_takes_of_an_object_is_written_again(
         first.catalog.transact([Delete("run", records(first)[2].id)])
     kept = records(first)[0].ref.length
     first.close()
-    damaged(Path(first.core.root) / path, kind, kept)
+    damaged(Path(first.core.storage.root) / path, kind, kept)
     second = Tables(tmp_path, clock, run_fsync=True, compaction_interval_ms=3_600_000)
     assert second.content(t) == [(i, i) for i in range(5) if not (merged_away and i == 2)]
     assert not any(r.content_b64 for r in records(second))
@@ -148,7 +148,7 @@ def test_vacuum_leaves_an_object_that_takes_more(db: Tables, clock: ManualClock)
     t = db.numbers("t")
     db.put(t, (1, 1))
     (path,) = paths(db)
-    file = Path(db.core.root) / path
+    file = Path(db.core.storage.root) / path
 
     def passes() -> None:
         for _ in range(3):
@@ -175,10 +175,10 @@ def test_the_object_of_a_dropped_table_takes_no_more(db: Tables) -> None:
     t = db.numbers("t")
     db.put(t, (1, 1))
     (path,) = paths(db)
-    assert path in db.core.pins.paths()
+    assert path in db.core.storage.pins.paths()
     db.c.drop([t])
     db.writer.tidy()  # whoever has looked rows up keeps the runs a while
-    assert path not in db.core.pins.paths()
+    assert path not in db.core.storage.pins.paths()
 
 
 def test_programs_that_take_a_run_for_its_object_refuse_one_that_is_not() -> None:

@@ -98,7 +98,7 @@ def written(db: Tables, work: WriteTransaction, table: int, *rows: tuple[int, in
     view = work.view(table)
     state = consolidate(stored_rows(view.schema, batch(*rows), 1), view.schema)
     sections = [Section(view.table_id, view.schema, [state], view.epoch)]
-    refs = write_run(db.core.root, f"{view.prefix}.run", sections, fsync=False)
+    refs = write_run(db.core.storage.root, f"{view.prefix}.run", sections, fsync=False)
     return Written(tuple(refs), len(rows), 0)
 
 
@@ -158,7 +158,7 @@ def test_the_transaction_is_one_epoch_over_all_tables(db: Tables) -> None:
 
 
 def runs(db: Tables, tables: list[int]) -> list[Any]:
-    return [r.ref for t in tables for r in db.catalog.state.runs_of(db.core.graph.relations[t].state_table)]
+    return [r.ref for t in tables for r in db.catalog.state.runs_of(db.core.live.graph.relations[t].state_table)]
 
 
 # ---- conflicts
@@ -192,12 +192,12 @@ def test_rows_are_looked_up_as_of_the_snapshot(db: Tables) -> None:
     with db.transaction() as work:
         since = work.fix()
         db.put(t, (1, 5))
-        db.writer._rows.forget(t)
-        db.writer._history.forget(t)  # as in the moment between the catalog's commit and the note of it
-        relation = db.writer.table(t)
+        db.writer.tables._rows.forget(t)
+        db.writer.tables.history.forget(t)  # as in the moment between the catalog's commit and the note of it
+        relation = db.writer.tables.table(t)
         with ExitStack() as held:
-            refs = db.writer.pinned(relation, held)
-            found = db.writer.rows_unchanged(relation, db.writer.layout(t), refs, [(1,)], since)
+            refs = db.writer.tables.pinned(relation, held)
+            found = db.writer.tables.rows_unchanged(relation, db.writer.tables.layout(t), refs, [(1,)], since)
         assert found[(1,)].row == (1, 1)
 
 
@@ -355,10 +355,10 @@ def test_what_a_submitted_commit_needs_is_kept(db: Tables) -> None:
             work.add_runs(t, written(db, work, t, (1, 1)))
             request = work.submit()
             assert request is not None
-        assert any(p.startswith(f"{t}/t") for p in db.core.pins.prefixes())
+        assert any(p.startswith(f"{t}/t") for p in db.core.storage.pins.prefixes())
         assert not request.done.done()
     assert request.done.result(WAIT_S) and db.content(t) == [(1, 1)]
-    eventually(lambda: not db.core.pins.prefixes(), "everything to be let go of")
+    eventually(lambda: not db.core.storage.pins.prefixes(), "everything to be let go of")
 
 
 def test_a_cancelled_commit_lets_go_of_all(db: Tables) -> None:
@@ -371,7 +371,7 @@ def test_a_cancelled_commit_lets_go_of_all(db: Tables) -> None:
         work.add_runs(t, written(db, work, t, (1, 1)))
         with pytest.raises(QueryCanceled):
             work.commit(cancelled)
-    assert not db.core.pins.prefixes() and db.content(t) == []
+    assert not db.core.storage.pins.prefixes() and db.content(t) == []
 
 
 # ---- watermarks
@@ -389,7 +389,7 @@ def timed(*rows: tuple[int, int]) -> TableChange:
 def ids_of(db: Tables, table: int) -> list[int]:
     with db.c.snapshot([table], timeout_s=WAIT_S) as snapshot:
         shown = snapshot.tables[table]
-        found = [b.column("id").to_pylist() for b in Arrangement(shown.schema, shown.refs, db.core.root).scan()]
+        found = [b.column("id").to_pylist() for b in Arrangement(shown.schema, shown.refs, db.core.storage.root).scan()]
     return sorted(i for part in found for i in part)
 
 

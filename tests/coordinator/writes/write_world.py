@@ -66,7 +66,7 @@ class Tables(Database):
 
     def rows_of(self, schema: Any, refs: Any, as_of: int) -> list[Row]:
         found: Counter[Row] = Counter()
-        for batch in Arrangement(schema, refs, self.core.root, as_of=as_of).scan():
+        for batch in Arrangement(schema, refs, self.core.storage.root, as_of=as_of).scan():
             for row in batch.select(["id", "v", "__w"]).to_pylist():
                 found[row["id"], row["v"]] += row["__w"]
         assert all(n > 0 for n in found.values()), found

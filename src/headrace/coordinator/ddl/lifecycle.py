@@ -23,14 +23,18 @@ from headrace.connectors.job_options import GROUP, ON_ERROR, of_job
 from headrace.coordinator.ddl.grouping import Grouping
 from headrace.coordinator.ddl.planning import Planning
 from headrace.coordinator.ddl.recovered import in_order_of_time, recovered_job, rows_schema
-from headrace.coordinator.ddl.secrets import sealed_record
+from headrace.coordinator.ddl.secrets import Vault, sealed_record
 from headrace.coordinator.ddl.undecided import Undecided
 from headrace.coordinator.decide import automatic
 from headrace.coordinator.decide.into import refuse_circle, target_of
 from headrace.coordinator.decide.life import Turn, turned
 from headrace.coordinator.decide.options import checked_options, on_error
-from headrace.coordinator.run.core import Core, Job, LiveRelation
+from headrace.coordinator.observe.history import History
 from headrace.coordinator.run.lanes import Lanes
+from headrace.coordinator.run.live_state import Job, LiveRelation, LiveState
+from headrace.coordinator.run.locks import Locks
+from headrace.coordinator.run.runtime import Runtime
+from headrace.coordinator.run.storage import Storage
 from headrace.errors import (
     DependentObjectsExist,
     DuplicateObject,
@@ -56,23 +60,25 @@ class Lifecycle:
     """
 
     def __init__(
-        self,
-        core: Core,
-        planning: Planning,
-        lanes: Lanes,
-        ticking: threading.Lock,
-        writing_paused: Callable[[], AbstractContextManager[None]],
-        forget: Callable[[Sequence[int]], None],
-    ) -> None:
-        self._core = core
+        self, live: LiveState, storage: Storage, runtime: Runtime, locks: Locks, vault: Vault, history: History,
+        planning: Planning, lanes: Lanes, ticking: threading.Lock,
+        writing_paused: Callable[[], AbstractContextManager[None]], forget: Callable[[Sequence[int]], None],
+    ) -> None:  # fmt: skip
+        self._live = live
+        self._catalog = storage.catalog
+        self._pins = storage.pins
+        self._runtime = runtime
+        self._locks = locks
+        self._vault = vault
+        self._history = history
         self._planning = planning
         self._ticking = ticking
         self._writing_paused = writing_paused
         self._forget = forget
-        self._undecided = Undecided(core.catalog)
+        self._undecided = Undecided(storage.catalog)
         self.ddl = planning.ddl
         self.lanes = lanes
-        self.groups = Grouping(core.graph, core.lock, lambda: core.settings)
+        self.groups = Grouping(live.graph, live.lock, lambda: runtime.settings)
 
     # ---- statements
 
@@ -80,7 +86,7 @@ class Lifecycle:
     def _statement(self) -> Iterator[None]:
         """One at a time, and none while it is not known what became of another."""
         with self.ddl:
-            self._core.check()
+            self._runtime.check()
             self._undecided.settle()  # what cannot be settled for other reasons, the next tick tells
             yield
 
@@ -105,13 +111,12 @@ class Lifecycle:
 
     def create_relation(self, record: ObjectRecord) -> int:
         """See `Coordinator.create_relation`."""
-        core = self._core
         if not record.content.stands_alone:
             raise WrongObjectType(f"a {record.kind} is not created this way")
         with self._statement():
             self._check_new(record)
-            first, second = core.catalog.allocate_ids(2)
-            record = replace(record, id=first, created_ms=record.created_ms or core.clock.now_ms())
+            first, second = self._catalog.allocate_ids(2)
+            record = replace(record, id=first, created_ms=record.created_ms or self._runtime.clock.now_ms())
             edits: list[Edit] = [Put(record)]
             relation: LiveRelation | None = None
             if record.content.writable:
@@ -121,29 +126,29 @@ class Lifecycle:
                 edits.append(Put(StateTableRecord.from_table_schema(second, first, ROWS, relation.schema)))
             elif record.content.external:
                 relation = LiveRelation(record)
-                relation.in_order = in_order_of_time(record, core.vault.open(record))
+                relation.in_order = in_order_of_time(record, self._vault.open(record))
             self._transact_new(edits, first)
             if relation is not None:
-                with core.lock:
-                    core.graph.relations[first] = relation
+                with self._live.lock:
+                    self._live.graph.relations[first] = relation
                 self._planning.define_new(record)
             return first
 
     def create_view(self, record: ObjectRecord, plan: ViewPlan) -> Job:
         """See `Coordinator.create_view`; the job is made and not launched."""
-        core = self._core
+        live = self._live
         with self._statement():
             self._check_new(record)
             if plan.generation != self._planning.generation:
                 raise SparkLost("Spark was started again while the query was planned", hint="run the statement again")
             for upstream in plan.upstreams:
-                core.graph.relation(upstream)
+                live.graph.relation(upstream)
             target = target_of(record)
             if target is not None:
-                core.graph.relation(target)
-                refuse_circle(core.catalog.state, record, plan.upstreams)
+                live.graph.relation(target)
+                refuse_circle(self._catalog.state, record, plan.upstreams)
             layouts = plan.state_tables()
-            first, *rest = core.catalog.allocate_ids(1 + len(layouts))
+            first, *rest = self._catalog.allocate_ids(1 + len(layouts))
             tables = dict(zip(layouts, rest))
             content = replace(
                 record.content_as(PlannedContent), append_only=plan.append_only,
@@ -152,12 +157,12 @@ class Lifecycle:
             depends = tuple(dict.fromkeys((*record.depends_on, *plan.upstreams)))
             record = replace(
                 record, id=first, content=content, columns=record.columns or plan.columns, depends_on=depends,
-                created_ms=record.created_ms or core.clock.now_ms(),
+                created_ms=record.created_ms or self._runtime.clock.now_ms(),
             )  # fmt: skip
             own = of_job(record.options) if isinstance(content, SinkContent) else record.options
             options = checked_options(own)
             group = self.groups.group_of(first, record.name, plan.upstreams, options.pop(GROUP, None))
-            joined = not any(j.group == group for j in core.graph.jobs.values())
+            joined = not any(j.group == group for j in live.graph.jobs.values())
             lookups = plan.read_only_by_lookup
             stored = JobPlan(
                 fingerprint=plan.fingerprint, upstreams=tuple(plan.upstreams), lookups=tuple(sorted(lookups)),
@@ -170,53 +175,52 @@ class Lifecycle:
             self._transact_new(edits, first)
             job = recovered_job(record, new, tables, None)
             job.take_plan(plan, runner)
-            with core.lock:
+            with live.lock:
                 layout = plan.schema if ROWS in tables else None
-                core.graph.relations[first] = LiveRelation(record, layout, tables.get(ROWS, 0))
-                core.graph.jobs[first] = job
+                live.graph.relations[first] = LiveRelation(record, layout, tables.get(ROWS, 0))
+                live.graph.jobs[first] = job
             self._planning.define_new(record)
             return job
 
     def create_secret(self, record: ObjectRecord, value: str) -> int:
         """See `Coordinator.create_secret`."""
-        core = self._core
         with self._statement():
             self._check_new(record)
-            keys = core.vault.keys
+            keys = self._vault.keys
             _ = keys.first  # without one no id is spent
-            record = replace(record, id=core.catalog.allocate_ids(1)[0])
-            record = sealed_record(record, value, core.catalog.state, keys)
+            record = replace(record, id=self._catalog.allocate_ids(1)[0])
+            record = sealed_record(record, value, self._catalog.state, keys)
             event = AddEvent("secret_created", record.id, f'secret "{record.name}" was created')
             self._transact_new([Put(record), event], record.id)
             return record.id
 
     def create_subscription(self, record: ObjectRecord) -> int:
         """See `Coordinator.create_subscription`."""
-        core = self._core
+        live = self._live
         (relation_id,) = record.depends_on
         with self._statement():
             self._check_new(record)
-            with core.lock:
-                relation, since = core.graph.relation(relation_id), core.graph.frontier(relation_id)
-                if not core.graph.is_filled(relation_id):
+            with live.lock:
+                relation, since = live.graph.relation(relation_id), live.graph.frontier(relation_id)
+                if not live.graph.is_filled(relation_id):
                     raise SnapshotUnavailable(
                         f'materialized view "{relation.name}" is still being created',
                         hint="create the subscription when SHOW JOBS shows that it runs",
                     )
-                pin = core.pins.pin([relation_id], since)  # until all know of the subscription
+                pin = self._pins.pin([relation_id], since)  # until all know of the subscription
             try:
                 content = replace(record.content_as(SubscriptionContent), since=since)
-                record = replace(record, id=core.catalog.allocate_ids(1)[0], content=content)
+                record = replace(record, id=self._catalog.allocate_ids(1)[0], content=content)
                 self._transact_new([Put(record)], record.id)
             finally:
-                core.pins.unpin(pin)
+                self._pins.unpin(pin)
             return record.id
 
     def alter_secret(self, secret_id: int, value: str) -> None:
         """See `Coordinator.alter_secret`."""
 
         def sealed(record: ObjectRecord) -> ObjectRecord:
-            return sealed_record(record, value, self._core.catalog.state, self._core.vault.keys)
+            return sealed_record(record, value, self._catalog.state, self._vault.keys)
 
         self.alter_objects([secret_id], sealed, "was given another value")
 
@@ -224,12 +228,11 @@ class Lifecycle:
         self, object_ids: Sequence[int], change: Callable[[ObjectRecord], ObjectRecord], done: str
     ) -> None:
         """See `Coordinator.alter_objects`."""
-        core = self._core
         with self._statement():
             edits: list[Edit] = []
             made: dict[int, ObjectRecord] = {}
             for object_id in object_ids:
-                before = core.catalog.state.objects.get(object_id)
+                before = self._catalog.state.objects.get(object_id)
                 if before is None:
                     raise UndefinedObject(f"there is no object {object_id}")
                 after = change(before)
@@ -247,7 +250,7 @@ class Lifecycle:
             )
 
     def _check_owner(self, record: ObjectRecord) -> None:
-        if record.owner and record.owner not in self._core.catalog.state.objects:
+        if record.owner and record.owner not in self._catalog.state.objects:
             raise UndefinedObject("the role that the object is to belong to does not exist any more")
 
     def _check_new(self, record: ObjectRecord) -> None:
@@ -255,7 +258,7 @@ class Lifecycle:
         self._check_owner(record)
 
     def _check_name(self, record: ObjectRecord) -> None:
-        if self._core.catalog.state.object_named(record.schema, record.name) is not None:
+        if self._catalog.state.object_named(record.schema, record.name) is not None:
             if isinstance(record.content, SchemaContent):
                 raise DuplicateObject(f'schema "{record.name}" already exists')
             if isinstance(record.content, (SecretContent, RoleContent, ConnectionContent)):
@@ -265,7 +268,7 @@ class Lifecycle:
     def _transact_new(self, edits: list[Edit], object_id: int) -> None:
         def settle(state: CatalogState) -> None:
             if object_id in state.objects:  # It was said not to be created.
-                self._core.catalog.transact([Delete("object", object_id)])
+                self._catalog.transact([Delete("object", object_id)])
 
         self._undecided.transact(edits, lambda state: object_id in state.objects, settle)
 
@@ -273,10 +276,10 @@ class Lifecycle:
 
     def alter(self, job_id: int, paused: bool | None, options: Mapping[str, str] | None) -> None:
         """See `Coordinator.alter_job`."""
-        core = self._core
+        live = self._live
         given = checked_options(options or {})
         with self._statement():
-            job = core.graph.jobs.get(job_id)
+            job = live.graph.jobs.get(job_id)
             if job is None:
                 raise UndefinedObject(f"there is no job {job_id}")
             if ON_ERROR in given and on_error(given) != on_error(job.options):
@@ -289,29 +292,29 @@ class Lifecycle:
             if wanted is not None and (job.delivers or HANDED in job.tables):
                 raise InvalidParameter(f"this sink keeps a checkpoint group of its own: {GROUP} cannot be set")
             group = job.group if wanted is None else self.groups.group_of(job_id, job.name, job.upstreams, wanted)
-            with core.committing:
+            with self._locks.committing:
                 self.groups.check_move(job, group)
                 self._alter(job, paused, given, group)
-            core.notify()
+            live.notify()
 
     def _alter(self, job: Job, paused: bool | None, given: Mapping[str, str], group: str) -> None:
         """The transaction of an ALTER. The caller holds `committing`: no lane is at a commit."""
-        core = self._core
-        record = core.catalog.state.jobs[job.id]
+        live = self._live
+        record = self._catalog.state.jobs[job.id]
         turn = {True: Turn.PAUSE, False: Turn.RESUME, None: None}[paused]
         turned_to, effects = (record, ()) if turn is None else turned(record, turn)
         options = {**record.options, **given}
         moved = group != record.group
-        with core.lock:
+        with live.lock:
             joined = (
-                not any(j.group == group for j in core.graph.jobs.values() if j is not job) if moved else record.joined
+                not any(j.group == group for j in live.graph.jobs.values() if j is not job) if moved else record.joined
             )
         kind = effects[0] if effects else "job_moved" if moved else "job_altered"
         text = f'job "{job.name}": {kind.removeprefix("job_")}' + (f' to checkpoint group "{group}"' if moved else "")
         altered = replace(turned_to, options=options, group=group, joined=joined)
 
         def settle(state: CatalogState) -> None:
-            with core.committing:
+            with self._locks.committing:
                 self._take_up(job, state.jobs[job.id])
 
         edits: list[Edit] = [Put(altered), AddEvent(kind, job.id, text)]
@@ -320,22 +323,22 @@ class Lifecycle:
 
     def _take_up(self, job: Job, record: JobRecord) -> None:
         """Let a job be as an ALTER has made its record."""
-        core = self._core
-        with core.changed:
+        live = self._live
+        with live.changed:
             job.alter(record)
-            core.history.paused(job.id, job.paused, core.clock.monotonic_s())
-            core.changed.notify_all()
+            self._history.paused(job.id, job.paused, self._runtime.clock.monotonic_s())
+            live.changed.notify_all()
         self.lanes.launch(job)
 
     def drop(self, ids: Sequence[int]) -> None:
         """See `Coordinator.drop`."""
-        core = self._core
+        live = self._live
         with self._statement():
-            with core.catalog.reading() as state:
+            with self._catalog.reading() as state:
                 ids = [*ids, *automatic.unused(state, ids)]
             self._check_drop(ids)
-            with core.lock:
-                jobs = [core.graph.jobs[i] for i in ids if i in core.graph.jobs]
+            with live.lock:
+                jobs = [live.graph.jobs[i] for i in ids if i in live.graph.jobs]
             undecided = len(self._undecided)
             try:
                 self.lanes.withdraw(jobs)
@@ -345,10 +348,10 @@ class Lifecycle:
                 if len(self._undecided) == undecided:
                     self._resume(jobs)
                 raise
-        core.notify()
+        live.notify()
 
     def _check_drop(self, ids: Sequence[int]) -> None:
-        with self._core.catalog.reading() as state:
+        with self._catalog.reading() as state:
             for i in ids:
                 if i not in state.objects:
                     raise UndefinedTable(f"object {i} does not exist")
@@ -379,19 +382,19 @@ class Lifecycle:
     def _resume(self, jobs: Sequence[Job]) -> None:
         """They were withdrawn, and are not dropped."""
         for job in jobs:
-            with self._core.lock:
+            with self._live.lock:
                 job.reinstate()
             self.lanes.launch(job)
 
     def _dropped(self, ids: Sequence[int]) -> None:
-        core = self._core
-        with core.changed:
+        live = self._live
+        with live.changed:
             for i in ids:
-                core.graph.jobs.pop(i, None)
-                relation = core.graph.relations.pop(i, None)
+                live.graph.jobs.pop(i, None)
+                relation = live.graph.relations.pop(i, None)
                 if relation is not None:
                     relation.dropped = True
-            core.changed.notify_all()
-        core.vault.forget(ids)
+            live.changed.notify_all()
+        self._vault.forget(ids)
         self._forget(ids)
         self._planning.forget(ids)

@@ -17,7 +17,7 @@ from headrace.catalog.edits import AddEvent, Edit, Put
 from headrace.catalog.records import SettingRecord
 from headrace.catalog.state import CatalogState
 from headrace.config import ENV_PREFIX, Settings
-from headrace.coordinator.run.core import state_root
+from headrace.coordinator.run.storage import state_root
 from headrace.errors import InvalidParameter
 
 LOCATION: Final = "state_url"

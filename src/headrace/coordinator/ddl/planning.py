@@ -7,12 +7,14 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 
+from headrace.catalog.catalog import Catalog
 from headrace.catalog.contents import IndexContent, PlannedContent, SinkContent, SourceContent, TableContent
 from headrace.catalog.edits import AddEvent, Delete, Put
 from headrace.catalog.records import JobRecord, ObjectRecord
 from headrace.connectors.sources import retracts
 from headrace.coordinator.ddl.lasting import identity_of
 from headrace.coordinator.ddl.recovered import disagreement, in_order, kind_of, recovered_job, recovered_relation
+from headrace.coordinator.ddl.secrets import Vault
 from headrace.coordinator.decide import automatic
 from headrace.coordinator.decide.graph import GraphIndex
 from headrace.coordinator.decide.job import PlanFacts
@@ -21,9 +23,13 @@ from headrace.coordinator.decide.options import on_error
 from headrace.coordinator.decide.settlement import settled
 from headrace.coordinator.decide.steps import StepPosition, position_of
 from headrace.coordinator.decide.watermarks import time_column
-from headrace.coordinator.run.core import PLANNING_TRIES, Core, Job, Runner, RunnerFactory, as_headrace_error
+from headrace.coordinator.run.application import PLANNING_TRIES, Application
+from headrace.coordinator.run.guard import as_headrace_error
 from headrace.coordinator.run.lanes import Lanes
+from headrace.coordinator.run.live_state import Job, LiveState, Runner, RunnerFactory
+from headrace.coordinator.run.locks import Locks
 from headrace.coordinator.run.regroup import regroup
+from headrace.coordinator.run.runtime import Runtime
 from headrace.dataflow.lasting import LastingPlan, Outline, PlanFiles
 from headrace.errors import CorruptObject, Fenced, HeadraceError, JobFailed, SparkLost
 from headrace.plan.planner import Path, PlannedRelation, Planner, ViewPlan
@@ -42,7 +48,8 @@ class Planning:
     """
 
     def __init__(
-        self, core: Core, planner: Planner, make_runner: RunnerFactory, lanes: Lanes, ddl: threading.RLock,
+        self, live: LiveState, catalog: Catalog, runtime: Runtime, locks: Locks, application: Application,
+        vault: Vault, planner: Planner, make_runner: RunnerFactory, lanes: Lanes, ddl: threading.RLock,
         ticking: threading.Lock, writing_paused: Callable[[], AbstractContextManager[None]],
         plans: PlanFiles | None = None,
     ) -> None:  # fmt: skip
@@ -50,7 +57,12 @@ class Planning:
         self._plans = plans
         self._deadly: Counter[int] = Counter()
         """View -> how often in a row Spark has ended while this server planned it."""
-        self._core = core
+        self._live = live
+        self._catalog = catalog
+        self._runtime = runtime
+        self._locks = locks
+        self._application = application
+        self._vault = vault
         self._planner = planner
         self._make_runner = make_runner
         self._lanes = lanes
@@ -60,19 +72,19 @@ class Planning:
 
     def recover(self) -> None:
         """Take up everything that the catalog holds, as it says. Nothing of it is planned yet: `plan` does that."""
-        left = automatic.abandoned(self._core.catalog.state)
+        left = automatic.abandoned(self._catalog.state)
         if left:
-            self._core.catalog.transact([Delete("object", i) for i in left])
+            self._catalog.transact([Delete("object", i) for i in left])
         # Who takes over writes to tables meanwhile: what becomes of that is noted in the relations that are there.
-        with self._writing_paused(), self._ticking, self._core.catalog.reading() as state:
+        with self._writing_paused(), self._ticking, self._catalog.reading() as state:
             objects = in_order(o for o in state.objects.values() if o.content.in_graph)
             jobs = dict(state.jobs)
-            relations = {o.id: recovered_relation(o, state, self._core.vault) for o in objects}
+            relations = {o.id: recovered_relation(o, state, self._vault) for o in objects}
             tables = {i: {t.operator: t.id for t in state.tables_of(i)} for i in jobs}
             positions = {i: position_of(state.positions_of(i)) for i in jobs}
             epochs = {i: {t.operator: t.committed_epoch for t in state.tables_of(i)} for i in jobs}
-            with self._core.lock:
-                self._core.graph.relations.update(relations)
+            with self._live.lock:
+                self._live.graph.relations.update(relations)
         for record in objects:
             if record.content.has_job:
                 found = disagreement(record, jobs[record.id], epochs[record.id])
@@ -80,10 +92,10 @@ class Planning:
 
     def _settle(self, group: str) -> None:
         """Find out which jobs of a group move in step, and let all of it run; views may have been created into it."""
-        core = self._core
+        live = self._live
         regroup(
-            core.catalog, core.committing, core.lock, self._lanes.launch,
-            lambda state: settled(core.graph, state, group),
+            self._catalog, self._locks.committing, live.lock, self._lanes.launch,
+            lambda state: settled(live.graph, state, group),
         )  # fmt: skip
 
     def _recover_view(
@@ -93,16 +105,16 @@ class Planning:
         job = recovered_job(record, job_record, tables, position, PlanFacts(awaited=corrupt is None))
         if corrupt is not None:
             self._cannot_be_planned(record, job, corrupt)
-        with self._core.lock:
-            self._core.graph.jobs[job.id] = job
+        with self._live.lock:
+            self._live.graph.jobs[job.id] = job
 
     def define(self) -> None:
         """Tell the planner, which has just been given a Spark, of all that there is. The caller holds `ddl`."""
-        core = self._core
-        with core.committing, core.lock:  # What is still to be committed is not any more.
-            for job in core.graph.jobs.values():
+        live = self._live
+        with self._locks.committing, live.lock:  # What is still to be committed is not any more.
+            for job in live.graph.jobs.values():
                 job.void()
-        with core.catalog.reading() as state:
+        with self._catalog.reading() as state:
             objects = in_order(o for o in state.objects.values() if o.content.in_graph)
         for record in objects:
             self._define(record)
@@ -113,10 +125,10 @@ class Planning:
         A view that cannot be planned as before is quarantined. A group begins to run as soon as its views are planned;
         those that have something to take in come first. Raises `SparkLost` if the application has ended.
         """
-        left = set(self._core.graph.jobs)
+        left = set(self._live.graph.jobs)
         if self._plans is not None:
             self._plans.tidy(left)
-        while left and not self._core.stopping:
+        while left and not self._runtime.stopping:
             with self.ddl:  # for each group by itself: what needs no plan is not to wait for all of them
                 jobs = self._next_group(left)
                 left -= {job.id for job in jobs}
@@ -130,16 +142,17 @@ class Planning:
 
     def _next_group(self, left: Collection[int]) -> list[Job]:
         """The jobs out of these of one group, of one that has something to take in if there is any; empty for none."""
-        core, known = self._core, GraphIndex()
-        with core.lock:
-            jobs = [job for i, job in sorted(core.graph.jobs.items()) if i in left]
-            behind = (job for job in jobs if core.graph.job_frontier(job, known) < core.graph.complete)
+        live = self._live
+        known = GraphIndex()
+        with live.lock:
+            jobs = [job for i, job in sorted(live.graph.jobs.items()) if i in left]
+            behind = (job for job in jobs if live.graph.job_frontier(job, known) < live.graph.complete)
             first = next(behind, next(iter(jobs), None))
             return [job for job in jobs if first is not None and job.group == first.group]
 
     def _plan_job(self, job: Job) -> None:
-        core = self._core
-        with core.catalog.reading() as state:
+        live = self._live
+        with self._catalog.reading() as state:
             record, job_record = state.objects[job.id], state.jobs[job.id]
         plan: ViewPlan | Outline | None = None
         runner: Runner | None = None
@@ -157,12 +170,12 @@ class Planning:
         except Fenced:
             raise
         except Exception as error:
-            if core.spark_is_lost():
+            if self._application.is_lost():
                 raise error if isinstance(error, SparkLost) else SparkLost(f"Spark ended again: {error}") from error
             self._cannot_be_planned(record, job, as_headrace_error(error))
-        with core.changed:
+        with live.changed:
             job.take_plan(plan, runner)
-            core.changed.notify_all()
+            live.changed.notify_all()
 
     def _plan_or_refuse(
         self, record: ObjectRecord, job_record: JobRecord, tables: Mapping[str, int]
@@ -182,7 +195,7 @@ class Planning:
         except Fenced:
             raise
         except Exception as error:
-            if self._core.spark_is_lost():
+            if self._application.is_lost():
                 self._deadly[record.id] += 1
                 raise SparkLost(f"Spark ended while {name} was planned", detail=str(error)) from error
             raise
@@ -190,8 +203,8 @@ class Planning:
         return plan
 
     def _cannot_be_planned(self, record: ObjectRecord, job: Job, error: HeadraceError) -> None:
-        with self._core.lock:
-            job.tell(error, self._core.clock.now_ms())
+        with self._live.lock:
+            job.tell(error, self._runtime.clock.now_ms())
         self._turn(job, Turn.UNPLANNABLE, f'{kind_of(record)} "{record.name}" is quarantined: {error.message}')
 
     def _plan(self, record: ObjectRecord, job_record: JobRecord, tables: Mapping[str, int]) -> ViewPlan:
@@ -204,7 +217,7 @@ class Planning:
             on_error=on_error(job_record.options),
         )  # fmt: skip
         if isinstance(content, SinkContent) and content.into is not None:
-            plan = plan.into_table(len(self._core.catalog.state.objects[content.into].primary_key))
+            plan = plan.into_table(len(self._catalog.state.objects[content.into].primary_key))
         elif isinstance(content, SinkContent):
             plan = plan.into(record.options)
         elif isinstance(content, IndexContent):
@@ -222,13 +235,12 @@ class Planning:
         It commits nothing itself meanwhile, but views above may take it along in their commits: between the look at its
         record and the transaction none comes, which would be written over.
         """
-        core = self._core
-        with core.committing:
-            before = core.catalog.state.jobs[job.id]
+        with self._locks.committing:
+            before = self._catalog.state.jobs[job.id]
             record, effects = turned(before, turn)
             if record != before:
-                core.catalog.transact([Put(record), *(AddEvent(said, job.id, text) for said in effects)])
-            with core.lock:
+                self._catalog.transact([Put(record), *(AddEvent(said, job.id, text) for said in effects)])
+            with self._live.lock:
                 job.turn(turn)
 
     def _kept(
@@ -273,19 +285,19 @@ class Planning:
         """What a plan follows from, Spark's own properties among it; None for one that is not kept."""
         if self._plans is None:
             return None
-        with self._core.catalog.reading() as state:
+        with self._catalog.reading() as state:
             found = identity_of(state, record, job, tables)
         return None if found is None else f"{found}-{self._planner.bridge.properties}"
 
     def _runner_of(self, plan: ViewPlan | LastingPlan, upstreams: Sequence[int]) -> Runner:
-        return self._make_runner(plan, {i: self._core.graph.relation(i).schema for i in upstreams})
+        return self._make_runner(plan, {i: self._live.graph.relation(i).schema for i in upstreams})
 
     def define_new(self, record: ObjectRecord) -> None:
         """Tell the planner of what has just become durable, unless Spark has ended: its successor is told of all."""
         try:
             self._define(record)
         except Exception:
-            if not self._core.spark_is_lost():
+            if not self._application.is_lost():
                 raise
 
     def _define(self, record: ObjectRecord) -> None:
@@ -319,5 +331,5 @@ class Planning:
             for i in ids:
                 self._planner.forget(i)
         except Exception:  # they are gone all the same
-            if not self._core.spark_is_lost():
+            if not self._application.is_lost():
                 raise

@@ -17,13 +17,13 @@ from headrace.connectors.sources import is_whole
 from headrace.coordinator.ddl.secrets import Vault
 from headrace.coordinator.decide import automatic
 from headrace.coordinator.decide.exact import ChangeLog
-from headrace.coordinator.decide.graph import NEVER
 from headrace.coordinator.decide.job import NO_FACTS, PlanFacts
 from headrace.coordinator.decide.membership import Membership
+from headrace.coordinator.decide.relation import NEVER
 from headrace.coordinator.decide.standing import Standing
 from headrace.coordinator.decide.steps import StepPosition
 from headrace.coordinator.decide.watermarks import declared
-from headrace.coordinator.run.core import Job, LiveRelation
+from headrace.coordinator.run.live_state import Job, LiveRelation
 from headrace.errors import CorruptObject, HeadraceError
 from headrace.plan.tree import WEIGHT
 from headrace.state.schema import ROWS, TableSchema

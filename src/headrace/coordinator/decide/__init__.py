@@ -1,6 +1,7 @@
 """Decisions over the graph and the catalog's content: pure, without threads, clocks, disks or Spark.
 
-graph.py         relations, jobs, what depends on what, how far each is
+graph.py         what depends on what, and how far each relation and job is
+relation.py      a relation: what is stored of it, when it has changed
 job.py           a job: what it reads, one frozen state for each thing that changes of it, all that may happen to it
 life.py          which status a job has, and what makes another one of it; what keeps it from getting on
 membership.py    whether a job moves in step with its group, and what changes that
@@ -13,7 +14,9 @@ machine.py       what a lane does next: which epoch, who joins, who is created
 targets.py       epochs, parallelism, admission and retries of a group
 steps.py         how a large epoch is cut into bounded steps
 together.py      which steps share one Spark job
-commit.py        what a step reads, and the edits of each transaction
+group_epoch.py   an epoch of a group: who takes part, how far each is, what it has written
+work.py          what a step reads of an epoch, and what it leaves
+commit.py        the edits of each transaction of an epoch
 exact.py         at which epochs a relation is exact
 query_epochs.py  at which epochs a read sees its relations
 watermarks.py    what the catalog says of watermarks at an epoch

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from headrace.coordinator.decide.commit import GroupEpoch, JobPart, Work
 from headrace.coordinator.decide.graph import J
+from headrace.coordinator.decide.group_epoch import GroupEpoch, JobPart
 from headrace.coordinator.decide.targets import ROWS_PER_TASK
+from headrace.coordinator.decide.work import Work
 from headrace.state.schema import ROWS
 
 MOST_TOGETHER = 16

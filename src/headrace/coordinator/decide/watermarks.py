@@ -111,3 +111,10 @@ def in_time(rows: pa.RecordBatch, column: str, below_us: int | None) -> tuple[pa
         keep = not_below(times, below_us)
         rows, times = rows.filter(keep), times.filter(keep)
     return rows, pc.max(times).as_py()
+
+
+def closes(graph: Graph[R, J], state: CatalogState, job: J, after: int, up_to: int) -> bool:
+    """Whether the watermark passes what a job holds back: then there is something to do without any input."""
+    mark = job.event_time.closes
+    now = mark_at(graph, state, mark, up_to)
+    return now is not None and now != mark_at(graph, state, mark, after)

@@ -1,6 +1,7 @@
 """What people and system relations are told of the coordinator.
 
 status.py           the coordinator's state as system relations show it
+obstacles.py        what keeps a read from a newer snapshot, as errors and notices
 arrival.py          waiting for jobs: to be created, to have reached an epoch
 progress.py         what tasks report of attempts that are under way
 progress_server.py  the TCP listener for these reports

@@ -1,4 +1,4 @@
-"""Waiting for jobs to arrive: a new view to be readable, all views to have reached an epoch."""
+"""Waiting for jobs to arrive: views to be planned, a new one to be readable, all to have reached an epoch."""
 
 from __future__ import annotations
 
@@ -6,23 +6,27 @@ from collections.abc import Callable
 
 from headrace.coordinator.decide.exact import newest
 from headrace.coordinator.decide.graph import Graph, GraphIndex
-from headrace.coordinator.run.core import Core, Job, LiveRelation
+from headrace.coordinator.run.application import Application
+from headrace.coordinator.run.live_state import Job, LiveRelation, LiveState
+from headrace.coordinator.run.runtime import Runtime
 from headrace.errors import JobFailed, QueryCanceled, UndefinedObject
 
 
-def wait_created(core: Core, job_id: int, timeout_s: float | None, check: Callable[[], None] | None) -> None:
+def wait_created(
+    live: LiveState, runtime: Runtime, job_id: int, timeout_s: float | None, check: Callable[[], None] | None
+) -> None:
     """See `Coordinator.wait_created`."""
-    with core.changed:
-        job = _job(core.graph, job_id)
+    with live.changed:
+        job = _job(live.graph, job_id)
 
         def settled() -> bool:
-            return bool(job.created or job.error or core.stopping or job_id not in core.graph.jobs)
+            return bool(job.created or job.error or runtime.stopping or job_id not in live.graph.jobs)
 
-        done = core.changed.wait_until(settled, timeout_s, check)
+        done = live.changed.wait_until(settled, timeout_s, check)
         if job.created:
             return
-        core.check()
-        _job(core.graph, job_id)
+        runtime.check()
+        _job(live.graph, job_id)
         if job.error is not None:
             raise _job_failed(job)
         assert not done
@@ -32,25 +36,27 @@ def wait_created(core: Core, job_id: int, timeout_s: float | None, check: Callab
         )  # fmt: skip
 
 
-def wait_all(core: Core, epoch: int, timeout_s: float | None, check: Callable[[], None] | None) -> int:
+def wait_all(
+    live: LiveState, runtime: Runtime, epoch: int, timeout_s: float | None, check: Callable[[], None] | None
+) -> int:
     """Wait until all created jobs that can have reached an epoch; returns it. See `Coordinator.flush`."""
-    with core.changed:
-        out = core.graph.jobs_below(j.id for j in core.graph.jobs.values() if j.creating)
-        out |= core.graph.held_up(j.id for j in core.graph.jobs.values() if j.paused or j.quarantined)
-        jobs = [j for j in core.graph.jobs.values() if j.id not in out]
+    with live.changed:
+        out = live.graph.jobs_below(j.id for j in live.graph.jobs.values() if j.creating)
+        out |= live.graph.held_up(j.id for j in live.graph.jobs.values() if j.paused or j.quarantined)
+        jobs = [j for j in live.graph.jobs.values() if j.id not in out]
         before = {j.id: j.trouble.failed_total for j in jobs}
         stale = {j.id for j in jobs if j.activity.epochs}
         for job in jobs:
             # A job that is failing is tried once more, at once.
             job.hurry(epoch)
             job.retry(0.0)
-        core.changed.notify_all()
+        live.changed.notify_all()
 
         def waiting() -> list[Job]:
             # Not the frontier: a view whose input has taken in several epochs at once will not change before the
             # last of them, and has none of their rows.
-            known, here = GraphIndex(), [j for j in jobs if j.id in core.graph.jobs and j.life.serves]
-            return [j for j in here if (newest(core.graph.exact(j.id, known)) or 0) < epoch]
+            known, here = GraphIndex(), [j for j in jobs if j.id in live.graph.jobs and j.life.serves]
+            return [j for j in here if (newest(live.graph.exact(j.id, known)) or 0) < epoch]
 
         def failed(left: list[Job]) -> list[Job]:
             return [j for j in left if j.trouble.failed_total > before[j.id] and j.error is not None]
@@ -61,19 +67,31 @@ def wait_all(core: Core, epoch: int, timeout_s: float | None, check: Callable[[]
                 stale.discard(job.id)
                 before[job.id] = job.trouble.failed_total
                 job.retry(0.0)
-                core.changed.notify_all()
+                live.changed.notify_all()
             # A failing job holds up only its group and those built on it; all others are waited for.
-            return core.stopping or {j.id for j in left} <= core.graph.held_up(j.id for j in failed(left))
+            return runtime.stopping or {j.id for j in left} <= live.graph.held_up(j.id for j in failed(left))
 
-        core.changed.wait_until(settled, timeout_s, check)
+        live.changed.wait_until(settled, timeout_s, check)
         left = waiting()
         if not left:
             return epoch
-        core.check()
+        runtime.check()
         for job in failed(left):
             raise _job_failed(job)
         names = ", ".join(f'"{j.name}"' for j in left)
         raise QueryCanceled(f"FLUSH was given up: not yet at epoch {epoch} are {names}")
+
+
+def wait_planned(live: LiveState, runtime: Runtime, application: Application, timeout_s: float) -> bool:
+    """Wait until all views are planned in the Spark that runs, or nobody plans them any more; whether that is so."""
+
+    def settled() -> bool:
+        if runtime.stopping:
+            return True
+        return application.suspended is None and not any(job.starting for job in live.graph.jobs.values())
+
+    with live.changed:
+        return live.changed.wait_until(settled, timeout_s)
 
 
 def _job(graph: Graph[LiveRelation, Job], job_id: int) -> Job:

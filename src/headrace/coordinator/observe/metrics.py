@@ -10,11 +10,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from headrace.coordinator.run.core import Core, Metrics
+from headrace.coordinator.run.live_state import LiveState, Metrics
+from headrace.coordinator.run.storage import Storage
 from headrace.coordinator.upkeep.compaction import MergeCounts
 from headrace.coordinator.upkeep.vacuum import VacuumCounts
 from headrace.state.iopool import GAUGES
-from headrace.state.memory import MemoryUse
+from headrace.state.memory import MemoryController, MemoryUse
 
 Unit = Literal["count", "bytes", "seconds", "rows"]
 
@@ -61,15 +62,18 @@ class Figures:
     background_failures: int = 0
 
 
-def collect(core: Core, merges: MergeCounts, vacuum: VacuumCounts, start_s: Mapping[str, float]) -> list[Metric]:
+def collect(
+    live: LiveState, storage: Storage, memory: MemoryController, *, jobs: Metrics, merges: MergeCounts,
+    vacuum: VacuumCounts, start_s: Mapping[str, float], failures: Mapping[str, int],
+) -> list[Metric]:  # fmt: skip
     """The metrics of now. Raises `Fenced`, `StorageError`."""
-    with core.catalog.reading() as state:
+    with storage.catalog.reading() as state:
         runs = tuple(len(state.runs_of(table)) for table in state.state_tables)
-        transactions = core.catalog.sequence
-    with core.lock:
+        transactions = storage.catalog.sequence
+    with live.lock:
         figures = Figures(
-            core.store.metrics.as_dict(), core.memory.use(), core.totals, merges, vacuum, transactions, runs,
-            dict(start_s), core.guard.failures.total(),
+            storage.store.metrics.as_dict(), memory.use(), jobs, merges, vacuum, transactions, runs, dict(start_s),
+            sum(failures.values()),
         )  # fmt: skip
         return list(metrics(figures))
 

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, get_args
 
+from headrace.common.epoch import epoch_ms
 from headrace.connectors.job_options import CHECKPOINT
 from headrace.coordinator.decide.exact import Interval, newest
 from headrace.coordinator.decide.options import log_limit
+from headrace.coordinator.observe.history import History
+from headrace.coordinator.observe.progress import ProgressBook
 from headrace.coordinator.observe.watchdog import Barriers
 from headrace.coordinator.reads import Reads
-from headrace.coordinator.run.core import Core, Job, LiveRelation, ShownStatus, lag_ms, option_int
+from headrace.coordinator.run.live_state import Job, LiveRelation, LiveState, ShownStatus
+from headrace.coordinator.run.runtime import Runtime
 from headrace.coordinator.upkeep.logs import UnreadLog, UnreadLogs, log_part
 from headrace.errors import HeadraceError
+from headrace.state.stores import StoreRoot
 
 INTERVALS_SHOWN = 16
 """Newest exact ranges that are shown of a relation."""
@@ -137,34 +143,41 @@ _WORST: Final[tuple[ShownStatus, ...]] = get_args(ShownStatus)
 class Status:
     """Makes what people see of the coordinator's state; changes nothing."""
 
-    def __init__(self, core: Core, reads: Reads, barriers: Barriers, unread: UnreadLogs) -> None:
-        self._core = core
+    def __init__(
+        self, live: LiveState, root: StoreRoot, runtime: Runtime, history: History, progress: ProgressBook, *,
+        reads: Reads, barriers: Barriers, unread: UnreadLogs,
+    ) -> None:  # fmt: skip
+        self._live = live
+        self._root = root
+        self._runtime = runtime
+        self._history = history
+        self._progress = progress
+        self._reads = reads
         self._barriers = barriers
         self._unread = unread
-        self._history = core.history
-        self._reads = reads
 
     def jobs(self) -> list[JobStatus]:
         """All jobs of materialized views and sinks, by id."""
-        core = self._core
-        with core.lock:
-            return [self._job(job) for _, job in sorted(core.graph.jobs.items())]
+        live = self._live
+        with live.lock:
+            return [self._job(job) for _, job in sorted(live.graph.jobs.items())]
 
     def _job(self, job: Job) -> JobStatus:
-        core, m, reading = self._core, job.metrics, job.catching_up.reading
-        frontier, attempt = core.graph.job_frontier(job), core.progress.of(job.activity.attempt)
-        now_s = core.clock.monotonic_s()
+        live, runtime = self._live, self._runtime
+        m, reading = job.metrics, job.catching_up.reading
+        frontier, attempt = live.graph.job_frontier(job), self._progress.of(job.activity.attempt)
+        now_s = runtime.clock.monotonic_s()
         retry_s = max(0.0, job.trouble.retry_at_s - now_s) if job.failures else 0.0
-        held = next((j for j in core.graph.lane_of(job) if j.error is not None and j is not job), None)
+        held = next((j for j in live.graph.lane_of(job) if j.error is not None and j is not job), None)
         return JobStatus(
             id=job.id,
             name=job.name,
-            kind=self._core.graph.relation(job.id).record.kind,
+            kind=live.graph.relation(job.id).record.kind,
             group=job.group,
             status=job.shown_status,
             committed_epoch=job.committed,
             frontier=frontier,
-            lag_ms=lag_ms(core.clock.now_ms(), newest(core.graph.exact(job.id)) or 0),
+            lag_ms=_lag_ms(runtime.clock.now_ms(), newest(live.graph.exact(job.id)) or 0),
             rows_in=m.rows_in,
             rows_out=m.rows_out,
             epochs=m.epochs,
@@ -188,23 +201,22 @@ class Status:
 
     def groups(self) -> list[GroupStatus]:
         """All checkpoint groups, by name."""
-        core = self._core
-        with core.lock:
+        live = self._live
+        with live.lock:
             groups: dict[str, list[Job]] = {}
-            for job in core.graph.jobs.values():
+            for job in live.graph.jobs.values():
                 groups.setdefault(job.group, []).append(job)
             return [self._group(name, sorted(jobs, key=lambda j: j.id)) for name, jobs in sorted(groups.items())]
 
     def _group(self, name: str, jobs: list[Job]) -> GroupStatus:
-        core = self._core
-        interval_ms = core.settings.checkpoint_interval_ms
+        interval_ms = self._runtime.settings.checkpoint_interval_ms
         return GroupStatus(
             name=name,
             jobs=tuple(j.name for j in jobs),
             status=min((j.shown_status for j in jobs), key=_WORST.index),
             committed_epoch=min(j.committed for j in jobs),
-            frontier=min(core.graph.job_frontier(j) for j in jobs),
-            checkpoint_interval_ms=max(option_int(j.options, CHECKPOINT, interval_ms) for j in jobs),
+            frontier=min(self._live.graph.job_frontier(j) for j in jobs),
+            checkpoint_interval_ms=max(_option_int(j.options, CHECKPOINT, interval_ms) for j in jobs),
             in_flight=max(j.activity.epochs for j in jobs),
             checkpoints=max(j.metrics.epochs for j in jobs),
             rows_in=sum(j.metrics.rows_in for j in jobs),
@@ -214,25 +226,25 @@ class Status:
 
     def epochs(self) -> list[RelationEpochs]:
         """Every table, source and materialized view, by id."""
-        core = self._core
-        with core.lock:
-            return [self._epochs(r) for _, r in sorted(core.graph.relations.items())]
+        live = self._live
+        with live.lock:
+            return [self._epochs(r) for _, r in sorted(live.graph.relations.items())]
 
     def _epochs(self, relation: LiveRelation) -> RelationEpochs:
-        core = self._core
-        exact = core.graph.exact(relation.id)
-        job = core.graph.jobs.get(relation.id)
+        live = self._live
+        exact = live.graph.exact(relation.id)
+        job = live.graph.jobs.get(relation.id)
         return RelationEpochs(
             relation_id=relation.id,
             name=relation.name,
             kind=relation.record.kind,
             committed_epoch=None if job is None else job.committed,
-            frontier=core.graph.frontier(relation.id),
+            frontier=live.graph.frontier(relation.id),
             safe_epoch=relation.safe,
             floor=self._reads.floor(relation.id),
             newest_exact=exact[-1][1] if exact else None,
             exact=tuple(exact[-INTERVALS_SHOWN:]),
-            current_epoch=core.epochs.complete,
+            current_epoch=live.epochs.complete,
         )
 
     def log_stores(self) -> list[EdgeStatus]:
@@ -245,20 +257,21 @@ class Status:
         return found
 
     def _edge(self, log: UnreadLog) -> EdgeStatus:
-        core, relation, job = self._core, log.relation, log.job
+        live, runtime = self._live, self._runtime
+        relation, job = log.relation, log.job
         size: int | None = None
         if relation.schema is None:
-            with core.lock:
+            with live.lock:
                 changes = relation.changes.in_range(log.position, log.complete)
                 epochs = [low for low, _ in changes]
                 known = [relation.rows_by_epoch.get(e) for e in epochs]
             rows = None if None in known else sum(r for r in known if r is not None)
         else:
-            parts = [log_part(core.root, log, ref) for ref in log.refs]
+            parts = [log_part(self._root, log, ref) for ref in log.refs]
             epochs = sorted(frozenset().union(*(p.epochs for p in parts)))
             rows, size = sum(p.rows for p in parts), sum(p.bytes for p in parts)
-        with core.lock:
-            lost = relation in core.graph.lost_logs(job)
+        with live.lock:
+            lost = relation in live.graph.lost_logs(job)
         reads = self._history.reads(relation.id, job.id)
         return EdgeStatus(
             upstream_id=relation.id,
@@ -270,11 +283,22 @@ class Status:
             backlog_epochs=len(epochs),
             backlog_rows=rows,
             backlog_bytes=size,
-            limit_bytes=log_limit(core.settings, job.options).bytes or None,
+            limit_bytes=log_limit(runtime.settings, job.options).bytes or None,
             log_state="lost" if lost else "growing" if relation.id in job.growing else "kept",
             rows_historical=reads.historical,
             rows_flushed=reads.flushed,
             rows_buffered=reads.buffered,
             truncated_to=relation.safe,
-            paused_ms=self._history.paused_ms(job.id, core.clock.monotonic_s()),
+            paused_ms=self._history.paused_ms(job.id, runtime.clock.monotonic_s()),
         )
+
+
+def _lag_ms(now_ms: int, frontier_epoch: int) -> int:
+    """How far a frontier lies behind the wall clock."""
+    return max(0, now_ms - epoch_ms(frontier_epoch)) if frontier_epoch else 0
+
+
+def _option_int(options: Mapping[str, str], name: str, default: int) -> int:
+    """An option of a job as a number; the default where there is none."""
+    value = options.get(name)
+    return default if value is None else int(value)

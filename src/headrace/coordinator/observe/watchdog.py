@@ -21,7 +21,8 @@ from headrace.coordinator.decide.options import log_limit
 from headrace.coordinator.decide.targets import decide
 from headrace.coordinator.observe.progress import AttemptProgress, ProgressBook
 from headrace.coordinator.observe.sparing import Sparing
-from headrace.coordinator.run.core import SPARK_STARTS, Job, LiveRelation
+from headrace.coordinator.run.application import SPARK_STARTS
+from headrace.coordinator.run.live_state import Job, LiveRelation
 from headrace.errors import HeadraceError, LogLost
 
 MIB = 1 << 20

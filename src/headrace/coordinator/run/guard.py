@@ -19,7 +19,7 @@ from headrace.config import Settings
 from headrace.coordinator.decide.targets import retry_delay_ms
 from headrace.coordinator.observe.sparing import Sparing
 from headrace.coordinator.run.waiting import Waiters
-from headrace.errors import Fenced, HeadraceError
+from headrace.errors import Fenced, HeadraceError, JobFailed, StorageError
 
 FAILED, RECOVERED = "background_failed", "background_recovered"
 """The kinds of its events."""
@@ -176,3 +176,12 @@ class PiecesOfWork:
         """Raise what failed first, if anything did."""
         if self.first is not None:
             raise self.first
+
+
+def as_headrace_error(error: BaseException) -> HeadraceError:
+    """Any exception as one that carries an SQLSTATE."""
+    if isinstance(error, HeadraceError):
+        return error
+    if isinstance(error, OSError):
+        return StorageError(f"{type(error).__name__}: {error}")
+    return JobFailed(f"{type(error).__name__}: {error}")

@@ -2,8 +2,8 @@
 
 It plans nothing and opens no source: jobs have neither plans nor runners here, only what reads ask for.
 
-It is made together with the image that reads take their runs from (`Core.mirrored`): so a read chooses its epoch and
-its runs by one and the same content, and pins nothing on the active server.
+It is made together with the image that reads take their runs from (`LiveState.mirrored`): so a read chooses its epoch
+and its runs by one and the same content, and pins nothing on the active server.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from headrace.catalog.state import CatalogState, Change
 from headrace.coordinator.ddl.recovered import recovered_job, recovered_relation
 from headrace.coordinator.decide.graph import Graph
 from headrace.coordinator.decide.steps import position_of
-from headrace.coordinator.run.core import Job, LiveRelation
+from headrace.coordinator.run.live_state import Job, LiveRelation
 
 
 def mirror(graph: Graph[LiveRelation, Job], state: CatalogState, change: Change | None = None) -> None:

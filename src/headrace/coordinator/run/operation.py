@@ -15,7 +15,9 @@ from headrace.coordinator.ddl.location import location_edits
 from headrace.coordinator.ddl.planning import Planning
 from headrace.coordinator.observe.progress_server import ProgressServer
 from headrace.coordinator.reads import Reads
-from headrace.coordinator.run.core import SPARK_STARTS, Core, as_headrace_error
+from headrace.coordinator.run.application import SPARK_STARTS
+from headrace.coordinator.run.core import Core
+from headrace.coordinator.run.guard import as_headrace_error
 from headrace.coordinator.run.lanes import STOP_WAIT_S, Lanes
 from headrace.coordinator.run.lease_keeper import LeaseKeeper
 from headrace.coordinator.run.mirror import mirror
@@ -35,7 +37,7 @@ class Operation:
 
     It owns the threads that are no lanes, and the mark by which the directory is known to be used. `start` and `stop`
     are for one thread at a time; `renew` is for whoever brings Spark, beside anything else; the standby's thread calls
-    `_succeed`. What is `suspended` and `stopping`, and the change from standby to active server, the core's lock
+    `_succeed`. What is `suspended` and `stopping`, and the change from standby to active server, the lock of `live`
     guards; what is planned by whom, the lock of definitions (`Planning.ddl`).
     """
 
@@ -48,7 +50,13 @@ class Operation:
 
         `news` is told on a standby what has changed in the catalog, None for anything.
         """
-        self._core = core
+        self._live = core.live
+        self._storage = core.storage
+        self._runtime = core.runtime
+        self._application = core.application
+        self._capacity = core.capacity
+        self._guard = core.guard
+        self._history = core.history
         self._planning = planning
         self._lanes = lanes
         self._reads = reads
@@ -59,16 +67,19 @@ class Operation:
         self._progress = progress
         self._loops = loops
         self._news = news
-        self._times = StartTimes(core.clock, core.catalog)
+        self._times = StartTimes(core.runtime.clock, core.storage.catalog)
         self._threads: list[threading.Thread] = []
         self._ownership: Ownership | None = None
         self.standby: Standby | None = None
         """What follows the active server, until this one takes over."""
         self.ready = threading.Event()
         """Set but while a server that takes over plans its views."""
-        core.on_fatal = self._halt
-        if isinstance(core.catalog, FollowedCatalog):
-            self.standby = Standby(core, core.catalog, self._succeed, news)
+        core.runtime.on_fatal = self._halt
+        catalog = core.storage.catalog
+        if isinstance(catalog, FollowedCatalog):
+            self.standby = Standby(
+                core.live, catalog, core.storage.root, core.runtime, core.guard, take_over=self._succeed, news=news
+            )
         else:
             self.ready.set()
 
@@ -97,13 +108,13 @@ class Operation:
 
     def _follow(self, standby: Standby) -> None:
         """Begin as a standby. Whatever writes waits until it takes over."""
-        core = self._core
-        if is_served(core.settings.data_dir):
+        runtime = self._runtime
+        if is_served(runtime.settings.data_dir):
             raise InvalidParameter(
-                f"another server uses the directory {core.settings.data_dir}",
+                f"another server uses the directory {runtime.settings.data_dir}",
                 hint="give each server a --data of its own, and both the same --state and --catalog",
             )
-        location_edits(core.settings, core.catalog.state)  # refuses another place for the state
+        location_edits(runtime.settings, self._storage.catalog.state)  # refuses another place for the state
         self._owner.check()
         standby.begin()
         self._use_host()
@@ -111,19 +122,18 @@ class Operation:
 
     def _lead(self, writable: Callable[[], None] = lambda: None) -> None:
         """Become the active server; `writable` is called as soon as tables can be written to."""
-        core = self._core
         if self._lease.take():
             self._lease.start()
         self._times.step("storage", self._prepare)
-        self._writer.recover()
+        self._writer.tables.recover()
         writable()
         self._times.step("relations", self._planning.recover)
         self._times.step("reads", self._reads.recover)
         if self._progress is not None:
-            self._progress.start(core.guard.forever)
-        for job in list(core.graph.jobs.values()):
-            core.history.paused(job.id, job.paused, core.clock.monotonic_s())
-        if core.suspended is None:
+            self._progress.start(self._guard.forever)
+        for job in list(self._live.graph.jobs.values()):
+            self._history.paused(job.id, job.paused, self._runtime.clock.monotonic_s())
+        if self._application.suspended is None:
             self._plan_views()
         for name, target in self._loops.items():
             self._launch(name, target)
@@ -143,82 +153,82 @@ class Operation:
 
     def _succeed(self, why: Why) -> None:
         """The catalog is this server's now: become the active one. Called by the standby's thread."""
-        core, standby = self._core, self.standby
+        runtime, live, standby = self._runtime, self._live, self.standby
         assert standby is not None
-        before, since_s = standby.status(), core.clock.monotonic_s()
+        before, since_s = standby.status(), runtime.clock.monotonic_s()
 
         def writable() -> None:
             # What is read and written needs no plans of views; who needs them waits.
             self._reads.recover()
-            with core.changed:
+            with live.changed:
                 self.standby = None
-                core.changed.notify_all()
-            took = f"it took writes {core.clock.monotonic_s() - since_s:.1f} s after its fence"
+                live.changed.notify_all()
+            took = f"it took writes {runtime.clock.monotonic_s() - since_s:.1f} s after its fence"
             text = f"this server has taken over from {before.owner}, since {why}; {took}"
             get_logger("headrace").info(text)
             self._say("took_over", text)
-            core.guard.chore("taking in what another server has changed", lambda: self._news(None))
+            self._guard.chore("taking in what another server has changed", lambda: self._news(None))
 
         try:
             with self._planning.ddl:
-                with core.catalog.reading() as state, core.changed:
-                    mirror(core.graph, state)
-                    core.mirrored = None
-                    core.epochs.lead(state)
+                with self._storage.catalog.reading() as state, live.changed:
+                    mirror(live.graph, state)
+                    live.mirrored = None
+                    live.epochs.lead(state)
                 self._lead(writable)
         except BaseException as error:
-            core.fatal(error)
+            runtime.fatal(error)
             if not isinstance(error, Exception):
                 raise
 
     def _prepare(self) -> None:
-        core = self._core
-        edits = location_edits(core.settings, core.catalog.state)
-        core.store.prepare()
+        runtime, storage = self._runtime, self._storage
+        edits = location_edits(runtime.settings, storage.catalog.state)
+        storage.store.prepare()
         self._owner.claim()
-        core.catalog.transact(edits)
-        restored = restore(core.catalog, core.root)
+        storage.catalog.transact(edits)
+        restored = restore(storage.catalog, storage.root)
         if restored:
             text = f"{restored} objects of the last writes were made again from the catalog"
-            core.catalog.transact([AddEvent("objects_restored", None, text)])
-        forget_leftovers(core.settings.spool_location)
+            storage.catalog.transact([AddEvent("objects_restored", None, text)])
+        forget_leftovers(runtime.settings.spool_location)
         if self._ownership is None:
             self._use_host()
 
     def _use_host(self) -> None:
         """Make sure of what this server needs of its host, and of those of Spark's tasks."""
-        core = self._core
-        if core.root.proof:
-            put_proof(core.root)
+        storage = self._storage
+        if storage.root.proof:
+            put_proof(storage.root)
             self._spark.prove()
-        self._ownership = Ownership(core.settings.data_dir)
+        self._ownership = Ownership(self._runtime.settings.data_dir)
 
     def stop(self, wait_s: float = STOP_WAIT_S) -> None:
         """Stop ticking, let running epochs finish for up to `wait_s`, then cancel them. Harmless when repeated."""
-        core = self._core
+        runtime, storage = self._runtime, self._storage
         again = self._tell_to_stop()
         # What is left of a failed server must not run on: none of it may commit.
-        self._lanes.halt_all(wait_s if core.failure is None else 0.0)
+        self._lanes.halt_all(wait_s if runtime.failure is None else 0.0)
         self._end_threads(wait_s)
         if self._progress is not None:
             self._progress.stop()
         self._lease.end(wait_s)
-        if core.root.proof and not again:
-            remove_proof(core.root)
-        if not again and core.failure is None and self.standby is None:
+        if storage.root.proof and not again:
+            remove_proof(storage.root)
+        if not again and runtime.failure is None and self.standby is None:
             with suppress(HeadraceError):
-                core.epochs.settle()
+                self._live.epochs.settle()
                 self._lease.release()
         if self._ownership is not None:
             self._ownership.release()
 
     def _tell_to_stop(self) -> bool:
         """Let all threads know that they are to end; whether they had been told before."""
-        core = self._core
-        with core.changed:
-            again, core.stopping = core.stopping, True
-        core.notify()
-        core.memory.wake()
+        live, runtime = self._live, self._runtime
+        with live.changed:
+            again, runtime.stopping = runtime.stopping, True
+        live.notify()
+        self._capacity.memory.wake()
         return again
 
     def _end_threads(self, wait_s: float) -> None:
@@ -239,11 +249,11 @@ class Operation:
 
     def suspend(self, reason: HeadraceError) -> None:
         """Spark has ended: run no epoch until `renew`. What has been written stays readable. Harmless if repeated."""
-        core = self._core
-        with core.changed:
-            news, core.suspended = core.suspended in (None, SPARK_STARTS), reason
-        core.notify()
-        if news and not core.stopping:
+        live, application = self._live, self._application
+        with live.changed:
+            news, application.suspended = application.suspended in (None, SPARK_STARTS), reason
+        live.notify()
+        if news and not self._runtime.stopping:
             self._say("spark_lost", f"{reason.message}; every group goes on from its checkpoint with another one")
 
     def renew(self, begin: Callable[[], None], serve: Callable[[], None] = lambda: None) -> None:
@@ -256,23 +266,22 @@ class Operation:
         try:
             self._renew(begin, serve)
         except Fenced as error:
-            self._core.fatal(error)
+            self._runtime.fatal(error)
             raise
         except Exception as error:
-            with self._core.changed:
-                self._core.unplanned.append(as_headrace_error(error))
-                self._core.changed.notify_all()
+            with self._live.changed:
+                self._application.planning_failed(as_headrace_error(error))
+                self._live.changed.notify_all()
             raise
-        with self._core.lock:
-            self._core.unplanned.clear()
+        self._application.planned()
 
     def _renew(self, begin: Callable[[], None], serve: Callable[[], None]) -> None:
-        core = self._core
-        since_s = core.clock.monotonic_s()
+        runtime = self._runtime
+        since_s = runtime.clock.monotonic_s()
         with self._planning.ddl:
             begin()
             self._spark.moved()
-            first, leads = core.suspended is SPARK_STARTS, self.standby is None
+            first, leads = self._application.suspended is SPARK_STARTS, self.standby is None
             if leads:
                 self._planning.define()
             serve()
@@ -284,7 +293,7 @@ class Operation:
             else:
                 self._planning.plan()
             self._resume()
-        took = f"{len(core.graph.jobs)} views were planned in {core.clock.monotonic_s() - since_s:.1f} s"
+        took = f"{len(self._live.graph.jobs)} views were planned in {runtime.clock.monotonic_s() - since_s:.1f} s"
         if not first:
             self._say("spark_restarted", f"Spark runs again; {took}")
             return
@@ -293,15 +302,15 @@ class Operation:
             self._times.tell_if_slow()
 
     def _resume(self) -> None:
-        core = self._core
-        with core.changed:
-            core.suspended = None
-            core.changed.notify_all()
+        live = self._live
+        with live.changed:
+            self._application.suspended = None
+            live.changed.notify_all()
 
     def _say(self, kind: str, text: str) -> None:
         try:
-            self._core.catalog.transact([AddEvent(kind, None, text)])
+            self._storage.catalog.transact([AddEvent(kind, None, text)])
         except Fenced as error:
-            self._core.fatal(error)
+            self._runtime.fatal(error)
         except HeadraceError:
             pass  # an event less: what it tells of goes on

@@ -8,14 +8,14 @@ from contextlib import AbstractContextManager
 from headrace.catalog.catalog import Catalog
 from headrace.catalog.state import CatalogState
 from headrace.coordinator.decide.settlement import Settlement
-from headrace.coordinator.run.core import Job
+from headrace.coordinator.run.live_state import Job
 
 
 def regroup(
     catalog: Catalog, committing: AbstractContextManager[object], lock: AbstractContextManager[object],
     launch: Callable[[Job], None], decide: Callable[[CatalogState], Settlement[Job]],
 ) -> None:  # fmt: skip
-    """Settle a group as `decide` says, to whom the core's `lock` is held. Raises what the transaction does.
+    """Settle a group as `decide` says, to whom the `lock` of jobs is held. Raises what the transaction does.
 
     No commit comes between (`committing`). Threads end with their lanes as soon as it is settled in memory: so all
     lanes are given one however it ends.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from headrace.coordinator.run.core import Runner
+from headrace.coordinator.run.live_state import Runner
 from headrace.dataflow.executors import prove
 from headrace.dataflow.lasting import LastingPlan
 from headrace.dataflow.merging import SparkMerger

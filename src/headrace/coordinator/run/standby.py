@@ -21,10 +21,13 @@ from headrace.catalog.following import FollowedCatalog, Refreshed
 from headrace.catalog.state import CatalogState
 from headrace.catalog.store import Overtaken
 from headrace.coordinator.decide.lease import LOOKS, Lease, Sign, Watch, lease_of, look_interval_s
-from headrace.coordinator.run.core import Core
+from headrace.coordinator.run.guard import Guard
+from headrace.coordinator.run.live_state import LiveState
 from headrace.coordinator.run.mirror import complete_epoch, mirror
+from headrace.coordinator.run.runtime import Runtime
 from headrace.errors import HeadraceError, ReadOnlyTransaction, SnapshotUnavailable
 from headrace.state.run import OPEN_RUNS
+from headrace.state.stores import StoreRoot
 
 NAME: Final = "the standby"
 """Of the thread, for people."""
@@ -62,16 +65,19 @@ class Standby:
     """
 
     def __init__(
-        self, core: Core, catalog: FollowedCatalog, take_over: Callable[[Why], None],
-        news: Callable[[Refreshed | None], None],
+        self, live: LiveState, catalog: FollowedCatalog, root: StoreRoot, runtime: Runtime, guard: Guard, *,
+        take_over: Callable[[Why], None], news: Callable[[Refreshed | None], None],
     ) -> None:  # fmt: skip
-        self._core = core
+        self._live = live
         self._catalog = catalog
+        self._root = root
+        self._runtime = runtime
+        self._guard = guard
         self._take_over = take_over
         self._news = news
         self._watch = Watch()
         self._lease: Lease | None = None
-        self._fresh_s = core.clock.monotonic_s()
+        self._fresh_s = runtime.clock.monotonic_s()
         """When the look began that found the newest word on what is complete."""
         self._error = ""
         self._told = threading.Event()
@@ -86,13 +92,13 @@ class Standby:
 
     def status(self) -> StandbyStatus:
         """What the standby knows of the active server now."""
-        core, lease, sign = self._core, self._lease, self._watch.sign
-        with core.lock:
-            stale_s = core.clock.monotonic_s() - self._fresh_s
+        live, lease, sign = self._live, self._lease, self._watch.sign
+        with live.lock:
+            stale_s = self._runtime.clock.monotonic_s() - self._fresh_s
             return StandbyStatus(
                 owner=self._catalog.owner,
                 address="" if lease is None else lease.address,
-                epoch=core.epochs.complete,
+                epoch=live.epochs.complete,
                 staleness_ms=round(stale_s * 1000),
                 lease_ms=0 if lease is None else lease.length_ms,
                 silent_ms=0 if sign is None else round(self._watch.silent_s * 1000),
@@ -112,18 +118,18 @@ class Standby:
 
     def notices(self) -> list[str]:
         """What a read is to be told: that what it sees is old."""
-        status, limit_ms = self.status(), self._core.settings.lag_notice_ms
-        if self._core.mirrored is None or not limit_ms or status.staleness_ms <= limit_ms:
+        status, limit_ms = self.status(), self._runtime.settings.lag_notice_ms
+        if self._live.mirrored is None or not limit_ms or status.staleness_ms <= limit_ms:
             return []
         return [f"this standby has heard nothing new of the active server for {status.staleness_ms / 1000:.0f} s"]
 
     def check_readable(self, relation_ids: Sequence[int]) -> None:
         """Raise `SnapshotUnavailable` where what could be shown is unknown, or older than is allowed."""
-        if self._core.mirrored is None:  # it has just taken over
+        if self._live.mirrored is None:  # it has just taken over
             return
-        status, limit_ms = self.status(), self._core.settings.standby_staleness_ms
-        with self._core.lock:
-            fresh = [r for r in map(self._core.graph.relation, relation_ids) if r.external and not r.bound]
+        status, limit_ms = self.status(), self._runtime.settings.standby_staleness_ms
+        with self._live.lock:
+            fresh = [r for r in map(self._live.graph.relation, relation_ids) if r.external and not r.bound]
         if fresh:
             raise SnapshotUnavailable(
                 f'nothing has read source "{fresh[0].name}" yet: it is not known here what it holds',
@@ -145,7 +151,7 @@ class Standby:
     def tell(self) -> None:
         """Take over at the next look."""
         self._told.set()
-        self._core.notify()
+        self._live.notify()
 
     @property
     def was_told(self) -> bool:
@@ -154,12 +160,12 @@ class Standby:
 
     def look_again(self, timeout_s: float) -> None:
         """Return once a look that began after this call has ended, or the time is over."""
-        core = self._core
-        with core.changed:
+        live = self._live
+        with live.changed:
             wanted = self._looks + (2 if self._looking else 1)
             self._asked = max(self._asked, wanted)
-            core.changed.notify_all()
-            core.changed.wait_until(lambda: self._looks >= wanted or core.stopping, timeout_s)
+            live.changed.notify_all()
+            live.changed.wait_until(lambda: self._looks >= wanted or self._runtime.stopping, timeout_s)
 
     # ---- the thread
 
@@ -170,10 +176,10 @@ class Standby:
 
     def run(self) -> None:
         """The thread's main function: until it has taken over, or the server stops."""
-        self._core.guard.forever(NAME, self._loop)
+        self._guard.forever(NAME, self._loop)
 
     def _loop(self) -> None:
-        clock = self._core.clock
+        clock = self._runtime.clock
         while True:
             began_s = clock.monotonic_s()
             if self._look():
@@ -183,30 +189,31 @@ class Standby:
 
     def _look(self) -> bool:
         """Look at the catalog once; whether this server has taken over."""
-        with self._core.lock:
+        with self._live.lock:
             self._looking = True
         try:
             self._refresh()
         finally:
-            with self._core.changed:
+            with self._live.changed:
                 self._looks += 1
                 self._looking = False
-                self._core.changed.notify_all()
-        OPEN_RUNS.tidy(self._core.root, {})  # what is deleted elsewhere keeps its place on the disk while it is open
+                self._live.changed.notify_all()
+        OPEN_RUNS.tidy(self._root, {})  # what is deleted elsewhere keeps its place on the disk while it is open
         why = self._why()
         return why is not None and self._try(why)
 
     def _refresh(self) -> None:
         """Take in what is new in the catalog; a failure is told by reads, and counts for the lease."""
-        core, began_s = self._core, self._core.clock.monotonic_s()
+        runtime = self._runtime
+        began_s = runtime.clock.monotonic_s()
         try:
             if self._torn:
                 self.begin()
                 # What was told last has not come here: all of it is news.
-                core.guard.chore(_NEWS, partial(self._news, None))
+                self._guard.chore(_NEWS, partial(self._news, None))
             found = self._catalog.refresh(lambda found, state: self._take_in(found, state, began_s))
             if found is not None:
-                core.guard.chore(_NEWS, partial(self._news, found))
+                self._guard.chore(_NEWS, partial(self._news, found))
         except HeadraceError as error:
             if error.message != self._error:
                 get_logger("headrace").warning("the catalog cannot be followed", error=error.message)
@@ -215,21 +222,22 @@ class Standby:
             return
         self._error = ""
         sign = Sign.of(self._catalog.followed_token, self._lease)
-        self._watch.looked(sign, began_s, core.clock.monotonic_s())
+        self._watch.looked(sign, began_s, runtime.clock.monotonic_s())
 
     def _take_in(self, found: Refreshed | None, state: CatalogState, began_s: float | None = None) -> None:
         """Let relations, jobs and the newest complete epoch be as the catalog says, for all reads at once."""
-        core, before = self._core, self._lease
+        live = self._live
+        before = self._lease
         self._torn = True
         lease = lease_of(state)
-        with core.changed:
-            mirror(core.graph, state, None if found is None or found.whole else found.change)
-            core.mirrored, self._lease = state, lease
-            complete = max(complete_epoch(core.graph), 0 if lease is None else lease.complete)
-            if complete > core.epochs.complete or lease != before:
-                self._fresh_s = core.clock.monotonic_s() if began_s is None else began_s
-            core.epochs.follow(complete)
-            core.changed.notify_all()
+        with live.changed:
+            mirror(live.graph, state, None if found is None or found.whole else found.change)
+            live.mirrored, self._lease = state, lease
+            complete = max(complete_epoch(live.graph), 0 if lease is None else lease.complete)
+            if complete > live.epochs.complete or lease != before:
+                self._fresh_s = self._runtime.clock.monotonic_s() if began_s is None else began_s
+            live.epochs.follow(complete)
+            live.changed.notify_all()
         self._torn = False
 
     def _why(self) -> Why | None:
@@ -259,19 +267,19 @@ class Standby:
         """Stay a standby, for a lease's length at least unless it is told again."""
         self._watch.missed()
         self._told.clear()
-        self._core.notify()
+        self._live.notify()
 
     def _pause(self, least_s: float) -> bool:
-        core = self._core
+        runtime, live = self._runtime, self._live
         length_ms = 0 if self._lease is None else self._lease.length_ms
-        pause_s = look_interval_s(length_ms, core.settings.standby_look_ms / 1000)
+        pause_s = look_interval_s(length_ms, runtime.settings.standby_look_ms / 1000)
         if length_ms:  # or it would not be seen that the lease is renewed
             least_s = min(least_s, length_ms / 1000 / LOOKS)
-        due_s = core.clock.monotonic_s() + max(pause_s, least_s)
-        with core.changed:
-            while not core.stopping and not self._told.is_set() and self._looks >= self._asked:
-                left_s = due_s - core.clock.monotonic_s()
+        due_s = runtime.clock.monotonic_s() + max(pause_s, least_s)
+        with live.changed:
+            while not runtime.stopping and not self._told.is_set() and self._looks >= self._asked:
+                left_s = due_s - runtime.clock.monotonic_s()
                 if left_s <= 0:
                     break
-                core.changed.wait(left_s)
-            return not core.stopping
+                live.changed.wait(left_s)
+            return not runtime.stopping

@@ -21,10 +21,16 @@ from headrace.catalog.records import RemapRecord
 from headrace.common.faults import fault_point
 from headrace.connectors.base import Admission, Binding, FollowingTable, Offsets, SlotStanding, Source
 from headrace.connectors.sources import holds, is_whole
-from headrace.coordinator.decide.graph import NEVER
+from headrace.coordinator.ddl.secrets import Vault
+from headrace.coordinator.decide.relation import NEVER
 from headrace.coordinator.decide.targets import retry_delay_ms
 from headrace.coordinator.decide.watermarks import declared, raised
-from headrace.coordinator.run.core import Core, LiveRelation, as_headrace_error
+from headrace.coordinator.observe.progress import ProgressBook
+from headrace.coordinator.observe.sparing import Sparing
+from headrace.coordinator.run.guard import Guard, as_headrace_error
+from headrace.coordinator.run.live_state import LiveRelation, LiveState
+from headrace.coordinator.run.runtime import Runtime
+from headrace.coordinator.run.storage import Storage
 from headrace.errors import Fenced, HeadraceError, SourceError
 
 NAME = "the ticker"
@@ -81,8 +87,17 @@ class Ticker:
     take one out. What a source answers comes from a thread of its own, into a poll that is read once it is done.
     """
 
-    def __init__(self, core: Core, look: Callable[[], None] = lambda: None) -> None:
-        self._core = core
+    def __init__(
+        self, live: LiveState, storage: Storage, runtime: Runtime, guard: Guard, sparing: Sparing, *,
+        vault: Vault, progress: ProgressBook, look: Callable[[], None],
+    ) -> None:  # fmt: skip
+        self._live = live
+        self._storage = storage
+        self._runtime = runtime
+        self._guard = guard
+        self._sparing = sparing
+        self._vault = vault
+        self._progress = progress
         self._look = look
         """Called before each periodic tick; raises `Fenced` at most."""
         self._ticking = threading.Lock()
@@ -92,28 +107,28 @@ class Ticker:
 
     def run(self) -> None:
         """The thread's main function: a tick every interval while there are jobs."""
-        self._core.guard.forever(NAME, self._loop)
+        self._guard.forever(NAME, self._loop)
 
     def _loop(self) -> None:
-        core = self._core
+        live, runtime = self._live, self._runtime
         last_s: float | None = None
         while True:
-            with core.changed:
-                while not core.stopping and last_s is not None:
+            with live.changed:
+                while not runtime.stopping and last_s is not None:
                     # By the interval as it is now: who changes it wakes this thread.
-                    left_s = last_s + core.settings.barrier_interval_ms / 1000 - core.clock.monotonic_s()
+                    left_s = last_s + runtime.settings.barrier_interval_ms / 1000 - runtime.clock.monotonic_s()
                     if left_s <= 0:
                         break
-                    core.changed.doze(left_s)
-                if core.stopping:
+                    live.changed.doze(left_s)
+                if runtime.stopping:
                     return
-                idle = not core.graph.jobs and not any(_is_shared(r) for r in core.graph.relations.values())
-            last_s = core.clock.monotonic_s()
-            core.guard.chore("cancelling overdue attempts", self.cancel_overdue)
+                idle = not live.graph.jobs and not any(_is_shared(r) for r in live.graph.relations.values())
+            last_s = runtime.clock.monotonic_s()
+            self._guard.chore("cancelling overdue attempts", self.cancel_overdue)
             self._look()
-            core.guard.chore("a tick", core.check_fence if idle else self.tick)
+            self._guard.chore("a tick", self._storage.check_fence if idle else self.tick)
             self.rounds += 1
-            core.guard.succeeded(NAME)
+            self._guard.succeeded(NAME)
 
     def tick(self, also: Collection[int] = ()) -> int:
         """Make a tick that binds the sources with readers, and `also` others; returns its epoch.
@@ -122,7 +137,7 @@ class Ticker:
         """
         with self._ticking:
             polls = self._poll(also)
-            with self._core.epochs.epoch() as epoch:
+            with self._live.epochs.epoch() as epoch:
                 self._bind(epoch, polls)
             return epoch
 
@@ -144,12 +159,12 @@ class Ticker:
 
     def cancel_overdue(self) -> None:
         """Stop attempts that have made no progress for the length of the time-out; they fail, and are retried."""
-        core, limit_ms = self._core, self._core.settings.epoch_timeout_ms
+        live, limit_ms = self._live, self._runtime.settings.epoch_timeout_ms
         if not limit_ms:
             return
-        with core.lock:
-            late = core.progress.give_up_idle(limit_ms)
-            overdue = [j for j in core.graph.jobs.values() if j.activity.attempt in late]
+        with live.lock:
+            late = self._progress.give_up_idle(limit_ms)
+            overdue = [j for j in live.graph.jobs.values() if j.activity.attempt in late]
         for job in overdue:
             if job.activity.attempt is not None and job.runner is not None:
                 job.runner.cancel(job.activity.attempt)
@@ -157,10 +172,10 @@ class Ticker:
     # ---- asking
 
     def _poll(self, also: Collection[int]) -> list[_Poll]:
-        core, now_s = self._core, self._core.clock.monotonic_s()
-        with core.lock:
-            read = {i for job in core.graph.jobs.values() for i in job.upstreams} | set(also)
-            found = [r for r in core.graph.relations.values() if r.external and (r.id in read or _is_shared(r))]
+        live, now_s = self._live, self._runtime.clock.monotonic_s()
+        with live.lock:
+            read = {i for job in live.graph.jobs.values() for i in job.upstreams} | set(also)
+            found = [r for r in live.graph.relations.values() if r.external and (r.id in read or _is_shared(r))]
         tables: dict[int, list[LiveRelation]] = {}
         for relation in found:
             if (origin := _origin(relation)) is not None:
@@ -194,24 +209,25 @@ class Ticker:
 
     def _note_late(self, poll: _Poll) -> None:
         """A source that owes an answer for long is shown as failing. When it answers all is well again."""
-        core, relation, limit_ms = self._core, poll.relation, self._core.settings.epoch_timeout_ms
-        silent_s = core.clock.monotonic_s() - poll.since_s
+        runtime = self._runtime
+        relation, limit_ms = poll.relation, runtime.settings.epoch_timeout_ms
+        silent_s = runtime.clock.monotonic_s() - poll.since_s
         if not poll.late or poll.done.is_set() or not limit_ms or silent_s * 1000 < limit_ms:
             return
         if not isinstance(relation.error, SourceSilent):
             self._failing(poll.relations, SourceSilent(f"it has not answered for {silent_s:.0f} s"))
 
     def _ask(self, relation: LiveRelation, reader: _Reader) -> _Poll:
-        newest = self._core.catalog.state.newest_remap(relation.id)
+        newest = self._storage.catalog.state.newest_remap(relation.id)
         after = None if newest is None else newest.offsets
-        poll = _Poll(relation, reader.followers, after, self._core.clock.monotonic_s())
+        poll = _Poll(relation, reader.followers, after, self._runtime.clock.monotonic_s())
         poll.late = reader.slow
 
         def ask() -> None:
             since_s = time.monotonic()
             try:
                 if reader.source is None:
-                    reader.source = self._core.vault.open(relation.record)
+                    reader.source = self._vault.open(relation.record)
                 poll.time_column = reader.source.time_column
                 self._answer(poll, reader.source)
             except Exception as error:
@@ -229,7 +245,7 @@ class Ticker:
 
     def _answer(self, poll: _Poll, source: Source) -> None:
         relation = poll.relation
-        limit = Admission(self._core.settings.max_rows_per_epoch)
+        limit = Admission(self._runtime.settings.max_rows_per_epoch)
         after = source.start_offsets() if poll.after is None else poll.after
         if _is_shared(relation):
             found = source.latest_together(after, {r.id: self._follower(r) for r in poll.tables}, limit)
@@ -239,26 +255,27 @@ class Ticker:
             return
         if holds(relation.record.options) and (taken := self._taken(relation.id)) is not None:
             source.acknowledge(taken)
-        poll.bindings = [(relation, source.latest_offsets(after, limit, self._core.clock.now_ms()))]
+        poll.bindings = [(relation, source.latest_offsets(after, limit, self._runtime.clock.now_ms()))]
 
     def _follower(self, relation: LiveRelation) -> FollowingTable:
-        newest = self._core.catalog.state.newest_remap(relation.id)
+        newest = self._storage.catalog.state.newest_remap(relation.id)
         after = {} if newest is None else newest.offsets
         key = tuple(c.name for c in relation.columns if not c.nullable)
         return FollowingTable(relation.record.options, key, after, self._taken(relation.id))
 
     def _taken(self, source_id: int) -> Offsets | None:
         """Up to where all of a source's readers have durably taken it in; None if one has not begun."""
-        core = self._core
-        with core.catalog.reading() as state, core.lock:
-            reached = [job.committed for job in core.graph.jobs.values() if source_id in job.upstreams]
+        live = self._live
+        with self._storage.catalog.reading() as state, live.lock:
+            reached = [job.committed for job in live.graph.jobs.values() if source_id in job.upstreams]
             least = min(reached, default=0)
             binding = state.offsets_at(source_id, least) if least else None
         return None if binding is None else binding.offsets
 
     def _note(self, poll: _Poll, reader: _Reader) -> None:
         """Keep what a source said of its state; its readers and its back-off."""
-        core, relation, settings = self._core, poll.relation, self._core.settings
+        runtime = self._runtime
+        relation, settings = poll.relation, runtime.settings
         if poll.error is None:
             if relation.error is not None:
                 self._event("source_recovered", relation, f'source "{relation.name}" can be read again')
@@ -271,37 +288,37 @@ class Ticker:
         delay_ms = retry_delay_ms(
             reader.failures, settings.group_retry_initial_ms, settings.group_retry_max_ms, random.random()
         )
-        reader.retry_at_s = core.clock.monotonic_s() + delay_ms / 1000
+        reader.retry_at_s = runtime.clock.monotonic_s() + delay_ms / 1000
         self._failing(poll.relations, poll.error)
 
     def _failing(self, relations: Sequence[LiveRelation], error: HeadraceError) -> None:
         """Say that a source, the first of these, and the tables that are read through it could not be asked."""
-        core, relation = self._core, relations[0]
+        live, relation = self._live, relations[0]
         news = relation.error is None or relation.error.message != error.message
-        with core.changed:
+        with live.changed:
             for each in relations:
                 if each.error is None:
-                    each.error_since_ms = core.clock.now_ms()
+                    each.error_since_ms = self._runtime.clock.now_ms()
                 each.error = error
-            core.changed.notify_all()
+            live.changed.notify_all()
         if news:
             self._event("source_failed", relation, f'source "{relation.name}" failed: {error.message}')
 
     def _event(self, kind: str, relation: LiveRelation, message: str) -> None:
-        event = self._core.sparing.thinned(AddEvent(kind, relation.id, message))
+        event = self._sparing.thinned(AddEvent(kind, relation.id, message))
         try:
-            self._core.catalog.transact([] if event is None else [event])
+            self._storage.catalog.transact([] if event is None else [event])
         except Fenced:
             raise
         except HeadraceError:
-            self._core.check_fence()
+            self._storage.check_fence()
 
     # ---- binding
 
     def _bind(self, epoch: int, polls: list[_Poll]) -> None:
         edits: list[Edit] = []
         bound: list[tuple[LiveRelation, Binding]] = []
-        state = self._core.catalog.state
+        state = self._storage.catalog.state
         for poll in polls:
             for relation, binding in poll.bindings:
                 newest = state.newest_remap(relation.id)
@@ -314,17 +331,17 @@ class Ticker:
         if not edits:
             return
         try:
-            self._core.catalog.transact(edits)
+            self._storage.catalog.transact(edits)
         except (Fenced, EditRejected):
             raise
         except HeadraceError:
-            with self._core.lock:
+            with self._live.lock:
                 for relation, binding in bound:
                     # Should it turn out to be durable, no view has passed it by.
                     _note_bound(relation, binding, epoch, None)
             if not self._happened(bound, epoch):
                 raise
-        with self._core.lock:
+        with self._live.lock:
             for relation, binding in bound:
                 _note_bound(relation, binding, epoch, binding.rows)
                 relation.bound = True
@@ -339,7 +356,7 @@ class Ticker:
         return raised(before, binding.watermark_us if told else poll.relation.newest_us, wanted.delay_us)
 
     def _happened(self, bound: list[tuple[LiveRelation, Binding]], epoch: int) -> bool:
-        state = self._core.catalog.state
+        state = self._storage.catalog.state
         return all(state.remap(relation.id, epoch) is not None for relation, _ in bound)
 
 

@@ -13,8 +13,13 @@ from headrace.catalog.records import RunRecord, SourceRecord, StateTableRecord, 
 from headrace.catalog.state import CatalogState
 from headrace.common.faults import fault_point
 from headrace.coordinator.decide.targets import retry_delay_ms
-from headrace.coordinator.run.core import Core, LiveRelation
+from headrace.coordinator.run.application import Application
+from headrace.coordinator.run.capacity import Capacity
 from headrace.coordinator.run.guard import PiecesOfWork
+from headrace.coordinator.run.live_state import LiveRelation, LiveState
+from headrace.coordinator.run.locks import Locks
+from headrace.coordinator.run.runtime import Runtime
+from headrace.coordinator.run.storage import Storage
 from headrace.coordinator.upkeep.retention import Retention
 from headrace.errors import CorruptObject, HeadraceError, JobFailed, OutOfBudget
 from headrace.state.merge import MergePart, MergeRunner, choose_compaction, first_levels, least_runs
@@ -54,8 +59,16 @@ class Compactor:
     Small merges happen in the calling thread. `merge_runner` does the parts of large ones, split by keys.
     """
 
-    def __init__(self, core: Core, retention: Retention, merge_runner: MergeRunner) -> None:
-        self._core = core
+    def __init__(
+        self, live: LiveState, storage: Storage, runtime: Runtime, locks: Locks, application: Application,
+        capacity: Capacity, retention: Retention, merge_runner: MergeRunner,
+    ) -> None:  # fmt: skip
+        self._live = live
+        self._storage = storage
+        self._runtime = runtime
+        self._locks = locks
+        self._application = application
+        self._capacity = capacity
         self._retention = retention
         self._merge_runner = merge_runner
         self.merged: Callable[[int, list[RunRef], list[RunRef]], object] = lambda job_id, refs, made: None
@@ -63,7 +76,7 @@ class Compactor:
         self._resting: dict[int, _Rest] = {}
         """The state tables whose last merge has failed."""
         self.counts = MergeCounts()
-        """Changed under the core's lock."""
+        """Changed under the lock of `live`."""
 
     def pass_once(self) -> int:
         """Merge what is due in every table and prune; returns the number of merges that were committed.
@@ -82,13 +95,13 @@ class Compactor:
 
     def merge_due(self, *, patient: bool = False) -> int:
         """Merge what is due; the same of it. With `patient` tables whose merges failed are left alone for a while."""
-        with self._core.raising:
-            with self._core.catalog.reading() as state:
+        with self._locks.raising:
+            with self._storage.catalog.reading() as state:
                 tables = [i for i, record in sorted(state.state_tables.items()) if self._may_be_due(state, record)]
                 self._resting = {i: rest for i, rest in self._resting.items() if i in state.state_tables}
             several, merges = PiecesOfWork(), 0
             for table in tables:
-                if self._core.stopping:
+                if self._runtime.stopping:
                     break
                 if not (patient and self._rests(table)):
                     with several.one():
@@ -98,17 +111,17 @@ class Compactor:
 
     def _rests(self, table_id: int) -> bool:
         rest = self._resting.get(table_id)
-        return rest is not None and self._core.clock.monotonic_s() < rest.until_s
+        return rest is not None and self._runtime.clock.monotonic_s() < rest.until_s
 
     def _compact(self, table_id: int) -> int:
         """The same for one table; notes whether it fails."""
-        core = self._core
+        runtime = self._runtime
         failed = self.counts.failures
         try:
             return self.compact(table_id)
         except Exception as error:
             if not isinstance(error, HeadraceError):  # the others are counted already
-                with core.lock:
+                with self._live.lock:
                     self.counts.failures += 1
             raise
         finally:
@@ -117,18 +130,18 @@ class Compactor:
             else:
                 before = self._resting.get(table_id)
                 times = 1 if before is None else before.failures + 1
-                delay_ms = retry_delay_ms(times, core.settings.compaction_interval_ms, MOST_REST_MS, random.random())
-                self._resting[table_id] = _Rest(times, core.clock.monotonic_s() + delay_ms / 1000)
+                delay_ms = retry_delay_ms(times, runtime.settings.compaction_interval_ms, MOST_REST_MS, random.random())
+                self._resting[table_id] = _Rest(times, runtime.clock.monotonic_s() + delay_ms / 1000)
 
     def _may_be_due(self, state: CatalogState, record: StateTableRecord) -> bool:
         """Whether it is worth while to look at the runs of a table: most have few, and none that expires."""
-        least = least_runs(self._core.settings.compaction_trigger_runs)
+        least = least_runs(self._runtime.settings.compaction_trigger_runs)
         return record.watermark is not None or state.run_count(record.id) >= least
 
     def compact(self, table_id: int) -> int:
         """Merge what is due in one table."""
-        core, settings = self._core, self._core.settings
-        with core.catalog.reading() as state:
+        settings = self._runtime.settings
+        with self._storage.catalog.reading() as state:
             record = state.state_tables.get(table_id)
             if record is None or not record.to_table_schema().combinable:  # of a view that must be created again
                 return 0
@@ -146,9 +159,9 @@ class Compactor:
 
     def raise_safe(self, record: StateTableRecord) -> int:
         """The epoch up to which a table's history may be merged now; reads below it are refused from here on."""
-        core = self._core
-        with core.lock:
-            relation = core.graph.relations.get(record.job_id)
+        live = self._live
+        with live.lock:
+            relation = live.graph.relations.get(record.job_id)
             if relation is None or relation.state_table != record.id:
                 return record.committed_epoch
             return self.raise_relation(relation, record)
@@ -159,31 +172,31 @@ class Compactor:
         return relation.safe
 
     def _merge(self, record: StateTableRecord, refs: list[RunRef], safe: int) -> int:
-        core = self._core
-        if core.suspended is not None and not self._is_small(refs):
+        runtime, storage = self._runtime, self._storage
+        if self._application.suspended is not None and not self._is_small(refs):
             return 0  # it is due until Spark is there
         name = f"{record.job_id}/m{record.id}-{uuid.uuid4().hex[:16]}"
-        since_s = core.clock.monotonic_s()
-        token = core.pins.pin((), 0, {r.path for r in refs})
+        since_s = runtime.clock.monotonic_s()
+        token = storage.pins.pin((), 0, {r.path for r in refs})
         try:
-            with core.pins.writing(name):
+            with storage.pins.writing(name):
                 whole = MergePart(
-                    tuple(refs), record.to_table_schema(), core.root, f"{name}.run", safe,
-                    watermark=record.watermark, fsync=core.settings.run_fsync,
+                    tuple(refs), record.to_table_schema(), storage.root, f"{name}.run", safe,
+                    watermark=record.watermark, fsync=runtime.settings.run_fsync,
                 )  # fmt: skip
                 made = self._run(whole, name)
                 fault_point("compaction.merge.after")
                 committed = self._commit(record, refs, made, safe)
                 if committed:
                     self.merged(record.job_id, refs, made)
-                    self._count(refs, made, core.clock.monotonic_s() - since_s)
+                    self._count(refs, made, runtime.clock.monotonic_s() - since_s)
                     fault_point("compaction.commit.after")
                 else:
                     for ref in made:
-                        core.store.delete(ref.path)
+                        storage.store.delete(ref.path)
             return int(committed)
         except HeadraceError as error:
-            with core.lock:
+            with self._live.lock:
                 self.counts.failures += 1
             # Reported by the readers that need the object; here it must only not spread. What parts of the merge have
             # written nothing refers to, so that it goes with vacuum.
@@ -191,10 +204,10 @@ class Compactor:
                 return 0
             raise
         finally:
-            core.pins.unpin(token)
+            storage.pins.unpin(token)
 
     def _count(self, refs: list[RunRef], made: list[RunRef], seconds: float) -> None:
-        with self._core.lock:
+        with self._live.lock:
             self.counts.merges += 1
             self.counts.bytes_read += sum(r.length for r in refs)
             self.counts.bytes_written += sum(r.length for r in made)
@@ -202,17 +215,18 @@ class Compactor:
 
     def _is_small(self, refs: Sequence[RunRef]) -> bool:
         """Whether a merge is done in this process."""
-        return sum(r.length for r in refs) < self._core.settings.compaction_spark_mb << 20
+        return sum(r.length for r in refs) < self._runtime.settings.compaction_spark_mb << 20
 
     def _run(self, whole: MergePart, name: str) -> list[RunRef]:
         """The new runs, with disjoint ranges of keys: one, or more if there is enough to do for several tasks."""
-        core, size = self._core, sum(r.length for r in whole.refs)
-        share = core.settings.compaction_spark_mb << 20
+        runtime, capacity = self._runtime, self._capacity
+        size = sum(r.length for r in whole.refs)
+        share = runtime.settings.compaction_spark_mb << 20
         if self._is_small(whole.refs):
-            with core.memory.reserving(min(size, MERGE_BYTES), lambda: core.stopping):
+            with capacity.memory.reserving(min(size, MERGE_BYTES), lambda: runtime.stopping):
                 made = [whole.run()]
         else:
-            most = min(core.tasks_at_once, core.settings.compaction_max_tasks or core.tasks_at_once)
+            most = min(capacity.tasks_at_once, runtime.settings.compaction_max_tasks or capacity.tasks_at_once)
             parts = whole.split(name, min(most, 1 + size // max(share, 1)))
             made = self._merge_runner(parts)
         return [ref for ref in made if ref is not None]
@@ -220,13 +234,13 @@ class Compactor:
     def _commit(self, record: StateTableRecord, refs: list[RunRef], made: list[RunRef], safe: int) -> bool:
         """Replace the runs; False if the table was dropped or its runs replaced meanwhile."""
         edits: list[Edit] = [Delete("run", run_id(ref)) for ref in refs]
-        now = self._core.catalog.state.state_tables.get(record.id)
+        now = self._storage.catalog.state.state_tables.get(record.id)
         if now is not None and safe > now.safe_epoch:
             edits.append(RaiseSafe(record.id, safe))
         level = min(1 + sum(r.length for r in made).bit_length() // 3, 60)
-        edits += [Put(RunRecord(ref, level, self._core.clock.now_ms())) for ref in made]
+        edits += [Put(RunRecord(ref, level, self._runtime.clock.now_ms())) for ref in made]
         try:
-            self._core.catalog.transact(edits)
+            self._storage.catalog.transact(edits)
         except EditRejected:
             return False
         return True
@@ -236,14 +250,14 @@ class Compactor:
 
         That a source cannot be read below is durable together with the deletion: nobody finds it empty there.
         """
-        with self._core.raising:
+        with self._locks.raising:
             self._prune()
 
     def _prune(self) -> None:
-        core = self._core
+        storage, live = self._storage, self._live
         found: list[list[Edit]] = []
-        with core.catalog.reading() as state, core.lock:
-            for relation in core.graph.relations.values():
+        with storage.catalog.reading() as state, live.lock:
+            for relation in live.graph.relations.values():
                 low = self._retention.oldest_needed(relation)
                 relation.changes.prune(low)
                 for epoch in [e for e in relation.rows_by_epoch if e <= low]:
@@ -259,4 +273,4 @@ class Compactor:
                     found.append(edits)
         for edits in found:  # one after the other: what is refused of one keeps no other from being pruned
             with suppress(EditRejected):
-                core.catalog.transact(edits)
+                storage.catalog.transact(edits)

@@ -20,10 +20,14 @@ from headrace.catalog.records import RemapRecord, SourceRecord, encode
 from headrace.catalog.state import CatalogState
 from headrace.coordinator.decide.graph import Graph
 from headrace.coordinator.decide.options import log_limit
+from headrace.coordinator.observe.sparing import Sparing
 from headrace.coordinator.observe.watchdog import Barriers
-from headrace.coordinator.run.core import Core, Job, LiveRelation
 from headrace.coordinator.run.guard import PiecesOfWork
+from headrace.coordinator.run.live_state import Job, LiveRelation, LiveState
+from headrace.coordinator.run.locks import Locks
 from headrace.coordinator.run.pins import Pins
+from headrace.coordinator.run.runtime import Runtime
+from headrace.coordinator.run.storage import Storage
 from headrace.coordinator.upkeep.retention import Retention
 from headrace.errors import CorruptObject, HeadraceError
 from headrace.state.arrangement import Arrangement
@@ -155,8 +159,15 @@ class LogKeeper:
     the view then, in one transaction with an event, and its next epoch finds its log gone.
     """
 
-    def __init__(self, core: Core, unread: UnreadLogs, barriers: Barriers, retention: Retention) -> None:
-        self._core = core
+    def __init__(
+        self, live: LiveState, storage: Storage, runtime: Runtime, locks: Locks, sparing: Sparing, *,
+        unread: UnreadLogs, barriers: Barriers, retention: Retention,
+    ) -> None:  # fmt: skip
+        self._live = live
+        self._storage = storage
+        self._runtime = runtime
+        self._locks = locks
+        self._sparing = sparing
         self._unread = unread
         self._barriers = barriers
         self._retention = retention
@@ -179,7 +190,7 @@ class LogKeeper:
             several.end()
 
     def _look(self, several: PiecesOfWork) -> None:
-        core = self._core
+        live = self._live
         if self._unsure:
             with several.one():
                 self._settle()
@@ -189,13 +200,13 @@ class LogKeeper:
         for edge in self._unread.with_log():
             with several.one(), self._unread.unread(*edge, kept=True) as log, suppress(CorruptObject):
                 if log is not None and log.position and log.relation.schema is not None:
-                    size = self._size(log, log_limit(core.settings, log.job.options).bytes, known)
+                    size = self._size(log, log_limit(self._runtime.settings, log.job.options).bytes, known)
                     if size is not None:
                         sizes[edge], positions[edge] = size, log.position
         with several.one():
             self._look_at_bindings(sizes, positions)
-        with core.changed:
-            for job in core.graph.jobs.values():
+        with live.changed:
+            for job in live.graph.jobs.values():
                 job.outgrow({u: size for (u, j), size in sizes.items() if j == job.id})
         self._over &= sizes.keys()
         for edge in sizes.keys() - self._over:
@@ -208,15 +219,15 @@ class LogKeeper:
 
     def _look_at_bindings(self, sizes: dict[tuple[int, int], int], positions: dict[tuple[int, int], int]) -> None:
         """Those of a source are kept for its readers, and for who needs its watermarks though it reads others."""
-        core = self._core
+        live = self._live
         readers: dict[int, dict[int, int]] = {}
-        with core.lock:
-            limits = {j.id: log_limit(core.settings, j.options).bytes for j in core.graph.jobs.values()}
-            for job in core.graph.jobs.values():
-                for i in core.graph.bindings_for(job) if limits[job.id] else ():
-                    if i in core.graph.relations and core.graph.relations[i].external and core.graph.needs(job, i):
-                        readers.setdefault(i, {})[job.id] = core.graph.needs(job, i)
-        state = core.catalog.state
+        with live.lock:
+            limits = {j.id: log_limit(self._runtime.settings, j.options).bytes for j in live.graph.jobs.values()}
+            for job in live.graph.jobs.values():
+                for i in live.graph.bindings_for(job) if limits[job.id] else ():
+                    if i in live.graph.relations and live.graph.relations[i].external and live.graph.needs(job, i):
+                        readers.setdefault(i, {})[job.id] = live.graph.needs(job, i)
+        state = self._storage.catalog.state
         self._bindings.keep(readers)
         for source_id, at in readers.items():
             for job_id, size in self._bindings.after(state, source_id, at).items():
@@ -232,31 +243,31 @@ class LogKeeper:
             key = (ref, log.position)
             part = known.get(key)
             if part is None:
-                part = log_part(self._core.root, log, ref).bytes
+                part = log_part(self._storage.root, log, ref).bytes
             if not ref.constant_epoch and ref.epoch_hi <= log.complete:
                 self._known[key] = part
             size += part
         return size if size > limit else None
 
     def _say(self, upstream: int, downstream: int) -> None:
-        core = self._core
-        with core.lock:
-            relation, job = core.graph.relations.get(upstream), core.graph.jobs.get(downstream)
+        live = self._live
+        with live.lock:
+            relation, job = live.graph.relations.get(upstream), live.graph.jobs.get(downstream)
             if relation is None or job is None:
                 return
             text = (
                 f'materialized view "{job.name}" {self._barriers.growth(job, relation)}; '
                 f"it waits for {self._barriers.blocked_by(job)}"
             )
-        event = core.sparing.thinned(AddEvent("log_growing", downstream, text), upstream)
-        core.catalog.transact([] if event is None else [event])
+        event = self._sparing.thinned(AddEvent("log_growing", downstream, text), upstream)
+        self._storage.catalog.transact([] if event is None else [event])
 
     def _drop(self, relation_id: int, positions: Mapping[int, int]) -> None:
         """Give up a log for those of the jobs that want it so and stand still, where nobody else needs it."""
-        core = self._core
-        with core.raising, core.committing:
-            with core.catalog.reading() as state, core.lock:
-                relation = core.graph.relations.get(relation_id)
+        locks, storage, live = self._locks, self._storage, self._live
+        with locks.raising, locks.committing:
+            with storage.catalog.reading() as state, live.lock:
+                relation = live.graph.relations.get(relation_id)
                 found = None if relation is None else self._given_up(state, relation, positions)
                 if relation is None or found is None:
                     return
@@ -264,21 +275,20 @@ class LogKeeper:
                 # At once: whoever begins to read from now on begins above it.
                 before, relation.safe = relation.safe, safe
             try:
-                core.catalog.transact(edits)
+                storage.catalog.transact(edits)
             except BaseException as error:
                 self._put_back(relation, before)
                 if not isinstance(error, EditRejected):
                     raise
-            core.notify()
+            live.notify()
 
     def _put_back(self, relation: LiveRelation, before: int) -> None:
         """A log is not given up after all, unless that is durable already. The caller holds `raising`.
 
         Where the catalog does not tell, the safe epoch stays raised until it does.
         """
-        core = self._core
         try:
-            with core.catalog.reading() as state, core.lock:
+            with self._storage.catalog.reading() as state, self._live.lock:
                 relation.safe = max(before, _durable_safe(state, relation))
                 self._unsure.pop(relation.id, None)
         except HeadraceError:
@@ -286,9 +296,9 @@ class LogKeeper:
 
     def _settle(self) -> None:
         """Learn of safe epochs that were raised whether they are durable."""
-        with self._core.raising:
+        with self._locks.raising:
             for relation_id, before in list(self._unsure.items()):
-                relation = self._core.graph.relations.get(relation_id)
+                relation = self._live.graph.relations.get(relation_id)
                 if relation is None:
                     del self._unsure[relation_id]
                 else:
@@ -298,11 +308,11 @@ class LogKeeper:
         self, state: CatalogState, relation: LiveRelation, positions: Mapping[int, int]
     ) -> tuple[int, list[Edit]] | None:
         """The new safe epoch of a relation whose log is given up, and the transaction; None if it is not."""
-        core = self._core
-        jobs = [core.graph.jobs[i] for i in sorted(positions) if i in core.graph.jobs]
+        live = self._live
+        jobs = [live.graph.jobs[i] for i in sorted(positions) if i in live.graph.jobs]
         # One that has gone on since may not be beyond its limit any more.
-        jobs = [j for j in jobs if core.graph.needs(j, relation.id) == positions[j.id]]
-        jobs = [j for j in jobs if log_limit(core.settings, j.options).drop and not core.graph.lost_logs(j)]
+        jobs = [j for j in jobs if live.graph.needs(j, relation.id) == positions[j.id]]
+        jobs = [j for j in jobs if log_limit(self._runtime.settings, j.options).drop and not live.graph.lost_logs(j)]
         if not jobs:
             return None
         ids = {j.id for j in jobs}
@@ -313,7 +323,7 @@ class LogKeeper:
             record = state.state_tables[relation.state_table]
             safe = self._retention.releasable(relation, record, without=ids)
             raised = RaiseSafe(record.id, safe)
-        firsts = [core.graph.first_change(relation.id, core.graph.needs(j, relation.id)) for j in jobs]
+        firsts = [live.graph.first_change(relation.id, live.graph.needs(j, relation.id)) for j in jobs]
         if not any(first is not None and first <= safe for first in firsts):
             return None  # Others need all of it: giving it up would free nothing.
         return safe, [
@@ -321,7 +331,7 @@ class LogKeeper:
             *(
                 _dropped(j, relation, safe, self._barriers.growth(j, relation))
                 for j in jobs
-                if core.graph.needs(j, relation.id) < safe
+                if live.graph.needs(j, relation.id) < safe
             ),
         ]
 

@@ -30,7 +30,7 @@ from headrace.catalog.records import SettingRecord
 from headrace.catalog.state import CatalogState
 from headrace.common.clock import Clock
 from headrace.config import ENV_PREFIX, Settings
-from headrace.coordinator.run.core import state_root
+from headrace.coordinator.run.storage import state_root
 from headrace.errors import CorruptObject, InvalidParameter, OperationalError, StorageError
 from headrace.state.stores import ObjectStore
 

@@ -11,7 +11,7 @@ from headrace.common.epoch import from_unix_ms
 from headrace.config import Settings
 from headrace.coordinator.decide.graph import Graph
 from headrace.coordinator.decide.targets import safe_epoch
-from headrace.coordinator.run.core import Job, LiveRelation
+from headrace.coordinator.run.live_state import Job, LiveRelation
 from headrace.coordinator.run.pins import Pins
 from headrace.coordinator.subscriptions import kept_ms
 

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.coordinator.decide.watermarks import declared, in_time, raised
-from headrace.coordinator.run.core import LiveRelation
+from headrace.coordinator.run.live_state import LiveRelation
 from headrace.coordinator.writes.history import KEYS_OF_CHANGE, Touched
 from headrace.coordinator.writes.layout import Key, Row, RowLayout, hashes_of
 from headrace.coordinator.writes.rows import Effect, FoundRow, RowChanges

@@ -26,7 +26,10 @@ from headrace.common.texts import text_of
 from headrace.connectors.sinks import not_told_apart
 from headrace.coordinator.decide.into import target_of
 from headrace.coordinator.decide.watermarks import declared
-from headrace.coordinator.run.core import Core, LiveRelation
+from headrace.coordinator.run.epochs import EpochClock
+from headrace.coordinator.run.live_state import LiveRelation
+from headrace.coordinator.run.runtime import Runtime
+from headrace.coordinator.run.storage import Storage
 from headrace.coordinator.writes.requests import Deferred, Part, Written
 from headrace.coordinator.writes.writer import Writer
 from headrace.dataflow.operators.table_write import null_in
@@ -46,7 +49,9 @@ HELD_BYTES: Final = 64 << 20
 class Handing:
     """The way of sinks into tables."""
 
-    core: Core
+    storage: Storage
+    epochs: EpochClock
+    runtime: Runtime
     writer: Writer
 
     @contextmanager
@@ -60,11 +65,11 @@ class Handing:
         """
         target = target_of(sink)
         assert target is not None
-        table = self.writer.table(target)
+        table = self.writer.tables.table(target)
         with self.writer.gate([table.id], check), ExitStack() as held:
             size, rows = sum(ref.length for ref in runs), sum(ref.rows for ref in runs)
             large = (rows > HELD_ROWS or size > HELD_BYTES) and declared(table.record) is None
-            newest = self.writer.pinned(table, held) if large else ()
+            newest = self.writer.tables.pinned(table, held) if large else ()
             parts: list[Part] = []
             for change in self._changes(sink, table, runs):
                 check()
@@ -75,20 +80,20 @@ class Handing:
         schema = table.schema
         assert schema is not None
         upserts = sink.options["type"] == "upsert"
-        for rows in whole_keys(Arrangement(schema, list(runs), self.core.root).scan()):
+        for rows in whole_keys(Arrangement(schema, list(runs), self.storage.root).scan()):
             yield change_of(table.record, schema, rows, upserts=upserts)
 
     def _written(self, table: LiveRelation, change: TableChange, newest: Sequence[RunRef], held: ExitStack) -> Written:
-        core, schema = self.core, table.schema
+        storage, schema = self.storage, table.schema
         assert schema is not None
-        there = Arrangement(schema, list(newest), core.root)
+        there = Arrangement(schema, list(newest), storage.root)
         delta = plan_change(schema, change, there.fetch, unique=bool(table.record.primary_key))
         if not delta.rows.num_rows:
             return Written(())
-        prefix = f"{table.id}/{core.epochs.complete:016x}-{uuid.uuid4().hex[:12]}"
-        held.enter_context(core.pins.writing(prefix))
-        section = Section(table.state_table, schema, [delta.rows], core.epochs.complete)
-        refs = write_run(core.root, f"{prefix}.run", [section], fsync=core.settings.run_fsync)
+        prefix = f"{table.id}/{self.epochs.complete:016x}-{uuid.uuid4().hex[:12]}"
+        held.enter_context(storage.pins.writing(prefix))
+        section = Section(table.state_table, schema, [delta.rows], self.epochs.complete)
+        refs = write_run(storage.root, f"{prefix}.run", [section], fsync=self.runtime.settings.run_fsync)
         return Written(tuple(refs), delta.inserted, delta.deleted)
 
 

@@ -17,7 +17,8 @@ from collections.abc import Iterable
 from headrace.catalog.catalog import Catalog
 from headrace.catalog.edits import SettleRun
 from headrace.catalog.records import RunRecord
-from headrace.coordinator.run.core import Core
+from headrace.coordinator.run.runtime import Runtime
+from headrace.coordinator.run.storage import Storage
 from headrace.errors import CorruptObject
 from headrace.state.objects import restore_object, sync_object
 from headrace.state.stores import StoreRoot
@@ -35,16 +36,17 @@ SETTLED_AT_ONCE = 1_000
 class Settling:
     """What the catalog holds of runs that are not durable by themselves. One thread writes, one settles."""
 
-    def __init__(self, core: Core) -> None:
-        self._core = core
-        self._root = core.root
-        self._enabled = core.root.is_local
+    def __init__(self, storage: Storage, runtime: Runtime) -> None:
+        self._catalog = storage.catalog
+        self._root = storage.root
+        self._runtime = runtime
+        self._enabled = storage.root.is_local
         self._held_bytes = 0
 
     @property
     def has_room(self) -> bool:
         """Whether a small run need not be forced to the disk: the catalog takes its bytes."""
-        settings = self._core.settings
+        settings = self._runtime.settings
         return self._enabled and settings.run_fsync and self._held_bytes < HELD_BYTES
 
     def held(self, content: bytes) -> str:
@@ -54,17 +56,16 @@ class Settling:
 
     def pass_once(self) -> int:
         """Force to the disk what has not been merged for a while; returns how many runs. Raises `StorageError`."""
-        core = self._core
         if not self._enabled:
             return 0
-        before_ms = core.clock.now_ms() - SETTLE_AFTER_MS
-        with core.catalog.reading() as state:
+        before_ms = self._runtime.clock.now_ms() - SETTLE_AFTER_MS
+        with self._catalog.reading() as state:
             held = [r for r in state.runs.values() if r.content_b64 is not None]
         self._held_bytes = sum(len(r.content_b64 or "") * 3 // 4 for r in held)
         due = [r for r in held if r.created_ms <= before_ms]
         for start in range(0, len(due), SETTLED_AT_ONCE):
             part = due[start : start + SETTLED_AT_ONCE]
-            _settle(core.catalog, self._root, part)
+            _settle(self._catalog, self._root, part)
         return len(due)
 
 

@@ -16,7 +16,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
-from headrace.coordinator.run.core import Core
+from headrace.coordinator.run.runtime import Runtime
+from headrace.coordinator.run.storage import Storage
 from headrace.state.objects import ALIGNMENT
 from headrace.state.run import Section, write_small_run
 from headrace.state.schema import RunRef
@@ -41,8 +42,9 @@ class _Tail:
 class SmallRuns:
     """The objects that take small runs. One thread writes to a table at a time; any may call the other methods."""
 
-    def __init__(self, core: Core) -> None:
-        self._core = core
+    def __init__(self, storage: Storage, runtime: Runtime) -> None:
+        self._storage = storage
+        self._runtime = runtime
         self._lock = threading.Lock()
         self._tails: dict[int, _Tail] = {}
 
@@ -52,20 +54,20 @@ class SmallRuns:
         Raises `DiskFull`, `StorageError`.
         """
         with self._taken(table_id, epoch) as tail:
-            held.enter_context(self._core.pins.writing(tail.path))
-            refs, content = write_small_run(self._core.root, tail.path, section, tail.at)
+            held.enter_context(self._storage.pins.writing(tail.path))
+            refs, content = write_small_run(self._storage.root, tail.path, section, tail.at)
             tail.at += -(-len(content) // ALIGNMENT) * ALIGNMENT
         return refs, content
 
     @contextmanager
     def _taken(self, table_id: int, epoch: int) -> Iterator[_Tail]:
         """The table's object, for this call alone. One with which anything goes wrong takes no more."""
-        core = self._core
+        storage = self._storage
         with self._lock:
             tail = self._tails.pop(table_id, None)
         if tail is None:
-            tail = _Tail(f"{table_id}/{epoch:016x}-{uuid.uuid4().hex[:12]}.run", core.clock.monotonic_s())
-            tail.held.callback(core.pins.unpin, core.pins.pin((), 0, {tail.path}))
+            tail = _Tail(f"{table_id}/{epoch:016x}-{uuid.uuid4().hex[:12]}.run", self._runtime.clock.monotonic_s())
+            tail.held.callback(storage.pins.unpin, storage.pins.pin((), 0, {tail.path}))
         try:
             yield tail
         except BaseException:
@@ -77,7 +79,7 @@ class SmallRuns:
             self.forget(table_id)
 
     def _is_over(self, tail: _Tail) -> bool:
-        return tail.at >= OBJECT_BYTES or self._core.clock.monotonic_s() - tail.since_s >= OBJECT_AGE_S
+        return tail.at >= OBJECT_BYTES or self._runtime.clock.monotonic_s() - tail.since_s >= OBJECT_AGE_S
 
     def forget(self, table_id: int) -> None:
         """A table's object takes no more."""

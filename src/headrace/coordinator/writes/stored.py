@@ -8,7 +8,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.coordinator.run.core import Core, LiveRelation
+from headrace.coordinator.run.epochs import EpochClock
+from headrace.coordinator.run.live_state import LiveRelation
+from headrace.coordinator.run.storage import Storage
 from headrace.coordinator.writes.group import find_rows
 from headrace.coordinator.writes.holds import Holds
 from headrace.coordinator.writes.layout import Key, Row, RowLayout, value_reader
@@ -44,8 +46,9 @@ class TableVersions:
     `catalog.reading` is entered before the lock.
     """
 
-    def __init__(self, core: Core) -> None:
-        self._core = core
+    def __init__(self, storage: Storage, epochs: EpochClock) -> None:
+        self._storage = storage
+        self._epochs = epochs
         self._lock = threading.Lock()
         self._current: dict[int, TableVersion] = {}
 
@@ -60,13 +63,13 @@ class TableVersions:
 
         None where they change too often to find such a moment.
         """
-        core = self._core
+        storage = self._storage
         for _ in range(_TRIES):
             version = self._unchanged(relation) or self._newest(relation)
-            epoch = core.epochs.complete
+            epoch = self._epochs.complete
             # What is complete is in the catalog: as long as that has these runs, they have all up to the epoch, and
             # nothing that the epoch tells from later ones has been merged.
-            if core.catalog.settled and core.catalog.image.members(relation.state_table) is version.members:
+            if storage.catalog.settled and storage.catalog.image.members(relation.state_table) is version.members:
                 held.callback(self._release, relation.id, version)
                 return version.refs, epoch
             self._release(relation.id, version)
@@ -74,7 +77,7 @@ class TableVersions:
 
     def _unchanged(self, relation: LiveRelation) -> TableVersion | None:
         """The version at hand, if the catalog is known to have no other."""
-        catalog = self._core.catalog
+        catalog = self._storage.catalog
         if not catalog.settled:
             return None
         members = catalog.image.members(relation.state_table)
@@ -86,24 +89,24 @@ class TableVersions:
             return version
 
     def _newest(self, relation: LiveRelation) -> TableVersion:
-        core = self._core
-        with core.catalog.reading() as state, self._lock:
+        storage = self._storage
+        with storage.catalog.reading() as state, self._lock:
             members, old = state.members(relation.state_table), self._current.get(relation.id)
             if old is not None and old.members is members:
                 old.users += 1
                 return old
             refs = tuple([r.ref for r in state.runs_of(relation.state_table)])
-            token = core.pins.pin((), 0, {r.path for r in refs})
+            token = storage.pins.pin((), 0, {r.path for r in refs})
             self._current[relation.id] = new = TableVersion(members, refs, token, 1)
             if old is not None and not old.users:
-                core.pins.unpin(old.token)
+                storage.pins.unpin(old.token)
             return new
 
     def _release(self, table_id: int, version: TableVersion) -> None:
         with self._lock:
             version.users -= 1
             if not version.users and self._current.get(table_id) is not version:
-                self._core.pins.unpin(version.token)
+                self._storage.pins.unpin(version.token)
 
     def tidy(self) -> None:
         """Let go of what nobody uses at present."""
@@ -111,7 +114,7 @@ class TableVersions:
             for table_id, version in list(self._current.items()):
                 if not version.users:
                     del self._current[table_id]
-                    self._core.pins.unpin(version.token)
+                    self._storage.pins.unpin(version.token)
 
 
 class OpenRun:

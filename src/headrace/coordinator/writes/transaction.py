@@ -14,7 +14,8 @@ from typing import TypeAlias
 import pyarrow as pa
 
 from headrace.coordinator.decide.watermarks import declared
-from headrace.coordinator.run.core import Core, LiveRelation
+from headrace.coordinator.run.live_state import LiveRelation, LiveState
+from headrace.coordinator.run.storage import Storage
 from headrace.coordinator.writes.gates import Gate
 from headrace.coordinator.writes.group import find_rows, row_delta, with_hashes
 from headrace.coordinator.writes.history import ReadSet
@@ -152,9 +153,11 @@ class WriteTransaction:
     `SerializationFailure`; `close` lets go of everything in any case.
     """
 
-    def __init__(self, core: Core, writer: Writer, gate: Gate | None = None) -> None:
-        self._core = core
+    def __init__(self, live: LiveState, storage: Storage, writer: Writer, gate: Gate | None = None) -> None:
+        self._live = live
+        self._storage = storage
         self._writer = writer
+        self._tables = writer.tables
         self._gate = gate
         self._own: dict[int, _Own] = {}
         self._held = Holds()
@@ -168,11 +171,11 @@ class WriteTransaction:
     def fix(self, epoch: int | None = None) -> int:
         """Fix the snapshot, at an epoch or at the newest complete one, unless that is done; returns its epoch."""
         if self.epoch is None:
-            core = self._core
-            with core.lock:
-                self.epoch = core.epochs.complete if epoch is None else epoch
-                pin = core.pins.pin(None, self.epoch)
-            self._held.callback(core.pins.unpin, pin)
+            live, storage = self._live, self._storage
+            with live.lock:
+                self.epoch = live.epochs.complete if epoch is None else epoch
+                pin = storage.pins.pin(None, self.epoch)
+            self._held.callback(storage.pins.unpin, pin)
         return self.epoch
 
     @property
@@ -191,7 +194,7 @@ class WriteTransaction:
 
     def can_look_up(self, table_id: int) -> bool:
         """Whether rows of a table can be found by their primary keys as Python objects."""
-        return self._writer.layout(table_id).keyed
+        return self._tables.layout(table_id).keyed
 
     def note_tables(self, table_ids: Iterable[int]) -> None:
         """Note that it has read tables as a whole."""
@@ -199,7 +202,7 @@ class WriteTransaction:
 
     def note_keys(self, table_id: int, keys: Sequence[Key]) -> None:
         """Note that it has looked up primary keys."""
-        self.reads.add_keys(table_id, self._writer.layout(table_id).hashes(keys).tolist())
+        self.reads.add_keys(table_id, self._tables.layout(table_id).hashes(keys).tolist())
 
     def own_runs(self, table_id: int) -> tuple[RunRef, ...]:
         """Runs with its own changes of a table, for reads at its snapshot."""
@@ -210,14 +213,14 @@ class WriteTransaction:
 
         def write(delta: pa.RecordBatch) -> list[RunRef]:
             section = Section(own.relation.state_table, own.schema, [delta], epoch)
-            return write_run(self._core.root, f"{self._prefix(table_id)}.run", [section], fsync=False)
+            return write_run(self._storage.root, f"{self._prefix(table_id)}.run", [section], fsync=False)
 
         return (*own.runs(epoch), *own.show(write))
 
     def _prefix(self, table_id: int) -> str:
         """The name of an object that vacuum leaves alone as long as the transaction lives."""
         prefix = f"{table_id}/t{uuid.uuid4().hex[:20]}"
-        self._held.enter_context(self._core.pins.writing(prefix))
+        self._held.enter_context(self._storage.pins.writing(prefix))
         return prefix
 
     # ---- changes
@@ -266,12 +269,12 @@ class WriteTransaction:
 
     def schema(self, table_id: int) -> TableSchema:
         """The layout of a table's state. Fixes no snapshot."""
-        return self._writer.layout(table_id).schema
+        return self._tables.layout(table_id).schema
 
     def stored_rows(self, table_id: int) -> int:
         """Rows in a table's newest runs: about as many as it has. Fixes no snapshot."""
-        state_table = self._writer.table(table_id).state_table
-        with self._core.catalog.reading() as state:
+        state_table = self._tables.table(table_id).state_table
+        with self._storage.catalog.reading() as state:
             return sum(run.ref.rows for run in state.runs_of(state_table))
 
     def view(self, table_id: int) -> TableView:
@@ -290,7 +293,7 @@ class WriteTransaction:
             below = own.batches_below()
             found = find_rows(own.layout, lambda hashes: self._fetch(own, hashes, below), left) if left else {}
         else:
-            found = self._writer.rows_unchanged(own.relation, own.layout, own.refs, keys, epoch)
+            found = self._tables.rows_unchanged(own.relation, own.layout, own.refs, keys, epoch)
         self.reads.add_keys(table_id, [row.k for row in found.values()])
         return found
 
@@ -302,17 +305,17 @@ class WriteTransaction:
 
     def _table(self, table_id: int) -> _Own:
         own = self._own.get(table_id)
-        relation = self._writer.table(table_id)
+        relation = self._tables.table(table_id)
         if own is None:
             self.fix()
-            refs = self._writer.pinned(relation, self._held)
-            own = self._own[table_id] = _Own(relation, self._writer.layout_of(relation), refs)
+            refs = self._tables.pinned(relation, self._held)
+            own = self._own[table_id] = _Own(relation, self._tables.layout_of(relation), refs)
         return own
 
     def _fetch(self, own: _Own, keys: Ints, changes: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
         epoch = self.fix()
         refs = [*own.refs, *own.runs(epoch)]
-        stored = Arrangement(own.schema, refs, self._core.root, as_of=epoch).fetch(keys)
+        stored = Arrangement(own.schema, refs, self._storage.root, as_of=epoch).fetch(keys)
         batches = [with_hashes(batch, keys) for batch in changes]
         return _combined(own.schema, [stored, *batches]) if batches else stored
 

@@ -98,7 +98,7 @@ def explained(
     """
     if transaction is None:
         return error
-    context.conflicted_at = max(context.conflicted_at, context.coordinator.writer.last_change(transaction.work.tables))
+    context.conflicted_at = max(context.conflicted_at, context.coordinator.tables.last_change(transaction.work.tables))
     if transaction.behind is None or error.detail is not None:
         return error
     return SerializationFailure(

@@ -141,7 +141,7 @@ def _stored(context: Context, table: ObjectRecord, snapshot: Snapshot, key: Key 
     stored = snapshot.tables[table.id]
     scan = context.engine.scan(stored, [c.name for c in table.columns])
     if key is not None:
-        hashes = context.coordinator.writer.layout(table.id).hashes([key])
+        hashes = context.coordinator.tables.layout(table.id).hashes([key])
         found = Arrangement(stored.schema, stored.refs, scan.root, as_of=stored.as_of).fetch(hashes)
         yield from scan.expanded(scan.named(found))
         return

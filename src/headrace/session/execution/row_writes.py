@@ -137,7 +137,7 @@ def plan_rows(context: Context, statement: RowChange, types: Sequence[str | None
     Raises what is wrong with the statement in any case.
     """
     record = target_table(context, statement)
-    layout = context.coordinator.writer.layout(record.id)
+    layout = context.coordinator.tables.layout(record.id)
     if not layout.plain or declared(record) is not None or (record.primary_key and not layout.keyed):
         return None
     returned = None
@@ -246,7 +246,7 @@ def _change(
 
 def key_wanted(context: Context, record: ObjectRecord, statement: st.Update | st.Delete) -> Key | None:
     """The primary key that a condition wants its rows to have; None where it may want several, or none at all."""
-    layout = context.coordinator.writer.layout(record.id)
+    layout = context.coordinator.tables.layout(record.id)
     if statement.sources is not None or statement.where is None or not layout.keyed:
         return None
     at = {c.name: (i, c.type) for i, c in enumerate(record.columns)}
