@@ -12,14 +12,14 @@ import pytest
 from headrace import __version__
 from headrace.common.java import find_java, install_command, parse_java_version, require_java
 from headrace.errors import OperationalError
-from headrace.server.client import PgClient
+from headrace.server.simple_client import PgClient
 from support import WAIT_S, child
 
 SERVE = """
 import sys, threading, types
 sys.path.insert(0, sys.argv.pop(1))
 from memory_session import Database
-from headrace.session.roles import Role
+from headrace.session.stored_roles import Role
 
 class Coordinator:
     failure, failed = None, threading.Event()

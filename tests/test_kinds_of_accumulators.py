@@ -25,9 +25,9 @@ SOURCE = Path(headrace.__file__).parent
 HOME = "state/accumulators/"
 RULED = "plan/accumulable.py"
 """Where accumulators are chosen."""
-SENDERS = "dataflow/wire.py"
+SENDERS = "dataflow/accumulator_input.py"
 """Where the columns that rows send are made."""
-COMBINING = ("state/schema.py", "state/kernels/combine.py")
+COMBINING = ("state/schema.py", "state/kernels/combination.py")
 """Where it is known how diffs of equal rows combine."""
 WAYS = {*get_args(Combine), "sum"}
 

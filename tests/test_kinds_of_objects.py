@@ -24,7 +24,7 @@ OTHER_KINDS = {
     "sql/": "words of the grammar",
     "session/introspection/": "PostgreSQL's classes of objects",
     "session/pipelines/": "kinds of definitions, which the pipeline's decorators name",
-    "shell/remote.py": "the same",
+    "shell/remote_run.py": "the same",
 }
 """Where a kind is another one, and why."""
 OF_STATEMENTS = ("statement", "definition")

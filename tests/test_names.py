@@ -103,6 +103,33 @@ def test_no_test_module_is_imported() -> None:
     assert found == set()
 
 
+LAYERS = (
+    ("sql", "sql/binder", "session/execution", "coordinator"),
+    ("plan", "dataflow", "dataflow/operators"),
+    ("sql/binder", "sql/binder/catalogue"),
+)
+"""Rooms of which each has a module of one thing: how a statement is read, bound, run and carried out; what an operator
+is, how it is lowered and what its tasks do; what is done with some functions and which there are."""
+
+
+def is_one_thing(folders: list[str]) -> bool:
+    """Whether modules of one name are of one thing: one to a layer of it, or one to a connector."""
+    rooms = ["coordinator" if f.startswith("coordinator") else f for f in folders]
+    apart = len(set(rooms)) == len(rooms)
+    return apart and (all(f.startswith("connectors/") for f in folders) or any({*rooms} <= {*some} for some in LAYERS))
+
+
+def test_a_module_has_its_name_to_itself() -> None:
+    """Whoever sees a module's name in an editor or a traceback knows which one it is."""
+    root, found = Path(headrace.__file__).parent, dict[str, list[str]]()
+    for path in sorted(root.rglob("*.py")):
+        if path.name != "__init__.py":
+            found.setdefault(path.name, []).append(path.relative_to(root).parent.as_posix())
+    assert not {name: folders for name, folders in found.items() if len(folders) > 1 and not is_one_thing(folders)}
+    assert not is_one_thing(["session", "sql"])
+    assert not is_one_thing(["coordinator/run", "coordinator/observe"])
+
+
 SHARED = {
     "Aggregate", "Call", "Column", "Commit", "Constant", "Delete", "Describe", "Execute", "Expr", "Flush", "Join",
     "Literal", "Query", "Select", "Session", "Union",

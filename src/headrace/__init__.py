@@ -6,15 +6,15 @@ How the parts work together is in docs/ARCHITECTURE.md, what the words mean in d
 
 What people start:
 
-cli.py        the `headrace` command: its subcommands and their options
-shell/        the interactive shell, and what the subcommands print
-demo/         the demonstration: a year of flights, a crash, the proof that all is exact
-server/       PostgreSQL's wire protocol over asyncio
-web/          HTTP requests that put rows into tables
+cli.py   the `headrace` command: its subcommands and their options
+shell/   the interactive shell, and what the subcommands print
+demo/    the demonstration: a year of flights, a crash, the proof that all is exact
+server/  PostgreSQL's wire protocol over asyncio
+web/     HTTP requests that put rows into tables
 
 What they talk to:
 
-session/      statements in, rows out; the database as Python programs use it
+session/  statements in, rows out; the database as Python programs use it
 
 What keeps the database running:
 
@@ -26,14 +26,14 @@ connectors/   sources, read by offset range; sinks, written by epoch
 
 What it stands on:
 
-state/        sorted runs, arrangements, and the stores that hold them
-catalog/      the durable catalog: transactions, fence, backends
-common/       epochs, clocks, columns, fault points: nothing that depends on headrace
+state/    sorted runs, arrangements, and the stores that hold them
+catalog/  the durable catalog: transactions, fence, backends
+common/   epochs, clocks, columns, fault points: nothing that depends on headrace
 
 Used by all parts:
 
-config.py     every setting: type, default, unit, meaning
-errors.py     every error that reaches a user, with its SQLSTATE
+config.py  every setting: type, default, unit, meaning
+errors.py  every error that reaches a user, with its SQLSTATE
 """
 
 from __future__ import annotations

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from headrace.config import Settings
     from headrace.server.tls import Certificates
     from headrace.session.instance import Instance
-    from headrace.shell.catalog import CatalogShell
+    from headrace.shell.catalog_commands import CatalogShell
     from headrace.shell.link import Link
-    from headrace.shell.state import StateShell
+    from headrace.shell.state_commands import StateShell
 
 app = typer.Typer(
     name="headrace",
@@ -179,7 +179,7 @@ def _webhooks(instance: Instance, certificates: Certificates | None) -> Abstract
     from headrace.session.access import is_loopback
 
     needed_module("h11", "webhook")
-    from headrace.web.server import serve_webhooks
+    from headrace.web.http_server import serve_webhooks
 
     host = settings.webhook_host
     if certificates is None and not is_loopback(host):
@@ -284,7 +284,7 @@ def run(
     if (data is None) == (url is None):
         raise _Failure("say where the database is: --data DIR or --url postgresql://...")
     if url is not None:
-        from headrace.shell.remote import run_remote
+        from headrace.shell.remote_run import run_remote
 
         run_remote(file, url, replace=replace, once=once)
         return
@@ -323,7 +323,7 @@ StateData = Annotated[Path, typer.Option("--data", help="Directory that holds th
 
 
 def _state(data: Path, url: str | None, catalog: str | None) -> StateShell:
-    from headrace.shell.state import StateShell
+    from headrace.shell.state_commands import StateShell
 
     return StateShell(_settings(data, state_url=url, catalog_url=catalog))
 
@@ -372,7 +372,7 @@ Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace another ca
 
 
 def _catalog(data: Path, url: str | None) -> CatalogShell:
-    from headrace.shell.catalog import CatalogShell
+    from headrace.shell.catalog_commands import CatalogShell
 
     return CatalogShell(_settings(data, catalog_url=url))
 
@@ -499,7 +499,7 @@ def _settings(data: Path | None, **given: Any) -> Settings:
 
 def _log(settings: Settings) -> None:
     from headrace.config import unknown_variables
-    from headrace.session.logs import log_to_stderr
+    from headrace.session.log_output import log_to_stderr
 
     log_to_stderr(settings.log_level)
     for name in unknown_variables(os.environ):

@@ -25,7 +25,7 @@ from headrace.catalog.contents import (
 )
 from headrace.catalog.records import JobPlan, JobRecord, ObjectRecord, decode, encode
 from headrace.errors import CorruptObject
-from headrace.session.roles import Role
+from headrace.session.stored_roles import Role
 
 OBJECTS = (Path(__file__).parent / "frozen" / "objects.jsonl").read_text().splitlines()
 """Records of objects as the programs before typed contents wrote them, and of shared sources; long texts were cut."""

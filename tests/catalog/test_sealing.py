@@ -23,7 +23,7 @@ from headrace.catalog.sealing import Identity, Keys, key_id, resealed, seal, uns
 from headrace.config import Settings
 from headrace.coordinator.ddl.secrets import Vault, identity, reencrypt, reencrypted, sealed_record
 from headrace.errors import CorruptObject, InvalidParameter, OperationalError
-from headrace.shell.catalog import CatalogShell
+from headrace.shell.catalog_commands import CatalogShell
 
 OLD, NEW = (base64.b64encode(bytes([n]) * 32).decode() for n in (1, 2))
 KEYS = Keys.read(OLD, None)

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.common.jsonb import document
+from headrace.common.jsonb.column_kernels import compute, over_columns
 from headrace.common.jsonb.document import JsonbFault
-from headrace.common.jsonb.kernels import compute, over_columns
 
 DOCUMENTS = st.recursive(
     st.none()

@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 from headrace.common.jsonb import document
-from headrace.common.jsonb.kernels import compute
+from headrace.common.jsonb.column_kernels import compute
 
 COUNT = 4000
 WORDS = ("a", "b", "aa", "", "1", "-1", "0", "é", 'x"\\')

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from headrace.common.columns import Column
 from headrace.connectors.kafka import avro
 from headrace.connectors.kafka.avro_columns import RecordColumns
-from headrace.connectors.kafka.records import RecordShape
+from headrace.connectors.kafka.message_rows import RecordShape
 from headrace.errors import HeadraceError
 from schema_registry import SchemaRegistry, framed, schema_registry
 

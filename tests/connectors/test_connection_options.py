@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.connectors.connections import TYPES, GivenOptions, check, connects, joined
+from headrace.connectors.connection_options import TYPES, GivenOptions, check, connects, joined
 from headrace.connectors.sources import connector_names
 from headrace.errors import InvalidParameter
 

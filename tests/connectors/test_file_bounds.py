@@ -18,8 +18,8 @@ from headrace.common.columns import Column
 from headrace.connectors.base import Admission, Offsets, Source
 from headrace.connectors.files import lines as file_lines
 from headrace.connectors.files import source as files
-from headrace.connectors.files.listing import FileState
-from headrace.connectors.files.stores import matching
+from headrace.connectors.files.file_listing import FileState
+from headrace.connectors.files.store_access import matching
 from headrace.connectors.sources import infer_columns, open_source
 from headrace.errors import SourceError
 from support import WAIT_S

@@ -18,8 +18,8 @@ from headrace.connectors import policy
 from headrace.connectors.base import Admission, Binding, Offsets, ReadBatch, Source
 from headrace.connectors.files import lines as file_lines
 from headrace.connectors.files import source as files
+from headrace.connectors.files.file_listing import list_files
 from headrace.connectors.files.formats import FilePiece, TextOptions, read_piece
-from headrace.connectors.files.listing import list_files
 from headrace.connectors.sources import infer_columns, open_source
 from headrace.errors import InvalidParameter, SourceError
 

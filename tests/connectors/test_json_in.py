@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from headrace.common.columns import Column
 from headrace.connectors import json_in
 from headrace.connectors.json_in import FEW, JsonRecords, json_rows, rows_at_once, rows_one_by_one
-from headrace.connectors.values import objects_to_array
+from headrace.connectors.parsed_values import objects_to_array
 
 KINDS = ["bigint", "int", "smallint", "double", "float", "string", "boolean", "decimal(10,2)", "decimal(38,10)", "date",
          "timestamp", "timestamp_ntz"]  # fmt: skip

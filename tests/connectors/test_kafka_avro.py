@@ -15,7 +15,7 @@ import pytest
 from headrace.common.columns import Column, arrow_schema
 from headrace.connectors.kafka.avro import AvroForm, columns_of, record_schema
 from headrace.connectors.kafka.envelopes import Form, debezium, plain, upserts
-from headrace.connectors.kafka.records import RecordShape
+from headrace.connectors.kafka.message_rows import RecordShape
 from headrace.connectors.kafka.registry import Registry
 from headrace.connectors.kafka.source import KafkaSource
 from headrace.connectors.sinks import open_sink

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from headrace.common.columns import Column
-from headrace.connectors.kafka.records import RecordShape
+from headrace.connectors.kafka.message_rows import RecordShape
 from headrace.errors import SourceError
 
 COLUMNS = [Column("a", "int"), Column("op", "string")]

@@ -18,9 +18,9 @@ from cloud_servers import BUCKET, google
 from headrace.common.columns import Column
 from headrace.connectors.base import Admission, Binding, Offsets, Source
 from headrace.connectors.files import clients as object_store
-from headrace.connectors.files import objects as object_files
+from headrace.connectors.files import object_files as object_files
 from headrace.connectors.files import source as files
-from headrace.connectors.files.objects import _pattern
+from headrace.connectors.files.object_files import _pattern
 from headrace.connectors.files.options import location
 from headrace.connectors.sources import infer_columns, open_source
 from headrace.errors import InvalidParameter, SourceError

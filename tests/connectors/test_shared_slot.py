@@ -8,7 +8,7 @@ import numpy as np
 
 from headrace.connectors.base import FollowingTable, Offsets
 from headrace.connectors.postgres.pgoutput import Decoder
-from headrace.connectors.postgres.sharing import CAUGHT_UP, LSN, TABLE, Joining, SharedTables, Transactions
+from headrace.connectors.postgres.slot_sharing import CAUGHT_UP, LSN, TABLE, Joining, SharedTables, Transactions
 from headrace.connectors.postgres.stretch import Collector, Recent, Stretch
 
 ANN, BOB = 11, 12

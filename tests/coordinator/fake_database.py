@@ -24,14 +24,14 @@ from headrace.coordinator import Coordinator, TableChange
 from headrace.dataflow.params import EpochParams
 from headrace.dataflow.runner import EpochResult
 from headrace.plan.tree import Sharable
-from headrace.plan.watermarks import NO_EVENT_TIME, EventTime
+from headrace.plan.watermark_rules import NO_EVENT_TIME, EventTime
 from headrace.state.arrangement import Arrangement
-from headrace.state.changes import stored_rows
-from headrace.state.cursor import K_LOWEST
 from headrace.state.kernels import concat, consolidate
 from headrace.state.merge import MergeRunner
 from headrace.state.run import Section, write_run
+from headrace.state.run_cursor import K_LOWEST
 from headrace.state.schema import TableSchema
+from headrace.state.table_changes import stored_rows
 from support import WAIT_S, eventually
 
 WEIGHT = ((pa.field("__w", pa.int64(), nullable=False), "add"),)

@@ -16,7 +16,7 @@ from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import Column, arrow_schema
 from headrace.config import Settings
 from headrace.coordinator import Coordinator, TableChange
-from headrace.dataflow.lasting import PlanFiles
+from headrace.dataflow.kept_plans import PlanFiles
 from headrace.plan.planner import Planner
 from headrace.state.arrangement import Arrangement
 from support import WAIT_S

@@ -32,7 +32,7 @@ from headrace.coordinator.decide.watermarks import (
     time_column,
     watermark_at,
 )
-from headrace.plan.watermarks import EventTime, Floor, Shift, least, of_column
+from headrace.plan.watermark_rules import EventTime, Floor, Shift, least, of_column
 
 NEVER = st.one_of(st.none(), st.integers(0, 50))
 

@@ -18,7 +18,7 @@ from headrace.coordinator.run.ticker import Ticker
 from headrace.coordinator.upkeep import logs
 from headrace.coordinator.upkeep.compaction import KEPT_STALE
 from headrace.errors import EpochTooOld, LogLost, StorageError
-from headrace.plan.watermarks import EventTime, of_column
+from headrace.plan.watermark_rules import EventTime, of_column
 from support import WAIT_S
 
 TICKS = KEPT_STALE + 30

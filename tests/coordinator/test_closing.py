@@ -13,9 +13,9 @@ from fake_groups import InFlight
 from headrace.catalog.contents import DeclaredWatermark, MaterializedViewContent, SourceContent, TableContent
 from headrace.catalog.records import ObjectRecord
 from headrace.common.faults import disarm_all
-from headrace.plan.watermarks import EventTime, of_column
-from headrace.state.changes import TableChange
+from headrace.plan.watermark_rules import EventTime, of_column
 from headrace.state.schema import TableSchema
+from headrace.state.table_changes import TableChange
 from support import WAIT_S
 
 WATERMARK = DeclaredWatermark(column="n", delay_ms=0, expression="n")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headrace.connectors.base import RowError
-from headrace.coordinator.observe.history import History
+from headrace.coordinator.observe.epoch_history import History
 
 ERROR = RowError("f", 1, "c", "x", "no number")
 

@@ -24,7 +24,7 @@ from headrace.common.faults import arm, disarm_all
 from headrace.coordinator.decide.group_epoch import open_epoch
 from headrace.coordinator.decide.machine import next_epoch
 from headrace.coordinator.decide.work import next_work
-from headrace.coordinator.observe.history import EdgeReads
+from headrace.coordinator.observe.epoch_history import EdgeReads
 from headrace.coordinator.run.attempt import reads_of
 from headrace.dataflow.params import EpochParams
 from headrace.dataflow.runner import EpochResult

@@ -19,10 +19,10 @@ import headrace
 from headrace.catalog.contents import FunctionContent, IndexContent, ViewContent
 from headrace.catalog.edits import Put
 from headrace.coordinator.ddl.lasting import identity_of
-from headrace.dataflow.lasting import Kept, Outline, PlanFiles, programs
+from headrace.dataflow.kept_plans import Kept, Outline, PlanFiles, programs
 from headrace.errors import JobFailed
 from headrace.plan.planner import Planner, ViewPlan
-from headrace.plan.watermarks import NO_EVENT_TIME
+from headrace.plan.watermark_rules import NO_EVENT_TIME
 from support import WAIT_S, eventually
 
 

@@ -20,7 +20,7 @@ from headrace.coordinator import TableChange
 from headrace.coordinator.writes import requests, transaction
 from headrace.coordinator.writes.history import ReadSet
 from headrace.coordinator.writes.requests import Deferred, RowWrite, TransactionCommit
-from headrace.coordinator.writes.rows import RowChanges, RowOperation, append_rows, change_row, insert_rows
+from headrace.coordinator.writes.written_rows import RowChanges, RowOperation, append_rows, change_row, insert_rows
 from headrace.errors import HeadraceError, StorageError
 from headrace.state.arrangement import Arrangement
 from support import WAIT_S

@@ -12,13 +12,13 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from headrace.dataflow.operators.expressions import Expression
+from headrace.dataflow.operators.kernel_expressions import Expression
 from headrace.dataflow.vectors import vectorized
+from headrace.plan.border_types import arrow_of_spark
 from headrace.plan.catalyst.bridge import Bridge
 from headrace.plan.catalyst.expressions import Attribute, Expr
+from headrace.plan.catalyst.made_nodes import mapped
 from headrace.plan.catalyst.nodes import Project
-from headrace.plan.catalyst.plans import mapped
-from headrace.plan.types import arrow_of_spark
 
 DDL = (
     "a bigint, b bigint, i int, j int, h smallint, y tinyint, p boolean, q boolean, s string, u string, "

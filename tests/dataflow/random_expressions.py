@@ -15,7 +15,7 @@ from expression_rows import compiled, give, relation, rows
 from pyspark.errors import ArithmeticException
 from pyspark.sql import SparkSession
 
-from headrace.dataflow.operators.expressions import Expression, RowColumns, UncertainValue
+from headrace.dataflow.operators.kernel_expressions import Expression, RowColumns, UncertainValue
 from headrace.dataflow.spark import local_session
 from headrace.plan.catalyst.bridge import Bridge
 

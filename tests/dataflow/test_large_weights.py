@@ -23,8 +23,8 @@ from headrace.dataflow.operators.inputs import SnapshotScan
 from headrace.dataflow.operators.recompute import NEW, versions
 from headrace.dataflow.operators.task import OUTPUT_ROWS
 from headrace.plan.tree import WEIGHT
-from headrace.session.reading.plans import read_plan
-from headrace.session.reading.running import answered
+from headrace.session.reading.read_plans import read_plan
+from headrace.session.reading.read_steps import answered
 from headrace.sql.binder.way import bound_query
 from headrace.sql.binder.world import NOTHING
 from headrace.sql.statements import TableName

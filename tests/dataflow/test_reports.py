@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from headrace.dataflow.operators import progress
-from headrace.dataflow.operators.progress import MOST_PENDING, RETRY_S, ProgressStream, Reports, connection
+from headrace.dataflow.operators import task_progress
+from headrace.dataflow.operators.task_progress import MOST_PENDING, RETRY_S, ProgressStream, Reports, connection
 
 
 @dataclass
@@ -42,7 +42,7 @@ def lines(peer: socket.socket, count: int) -> list[dict[str, Any]]:
 
 def test_a_task_tells_its_life(listener: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
     """Started, rows so far, acknowledged, each with attempt, epoch, operator, task; first of all the token."""
-    monkeypatch.setattr(progress, "INTERVAL_S", 0.0)
+    monkeypatch.setattr(task_progress, "INTERVAL_S", 0.0)
     task = Stage()
     with Reports(address(listener), "5-1-9", 77, [task]) as reports:
         task.rows_in = 10
@@ -67,7 +67,7 @@ def test_a_task_tells_its_life(listener: socket.socket, monkeypatch: pytest.Monk
 
 
 def test_rows_are_reported_now_and_then_only(listener: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "INTERVAL_S", 3600.0)
+    monkeypatch.setattr(task_progress, "INTERVAL_S", 3600.0)
     with Reports(address(listener), "5-1-9", 77, [Stage()]) as reports:
         for _ in range(1000):
             reports.look()

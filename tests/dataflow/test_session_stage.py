@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.dataflow.operators.session import UNTIL, SessionStage
+from headrace.dataflow.operators.sessions import UNTIL, SessionStage
 from headrace.errors import HeadraceError, InvalidDatetime
 from headrace.plan.tree import WEIGHT
 from headrace.state.arrangement import Arrangement

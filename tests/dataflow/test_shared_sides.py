@@ -15,7 +15,7 @@ import pytest
 from stage_task import MemoryTask
 
 from headrace.dataflow.operators.join import JoinStage, Side
-from headrace.dataflow.operators.shared import SharedRows
+from headrace.dataflow.operators.shared_sides import SharedRows
 from headrace.dataflow.params import END_OF_KEYS, LOWEST_KEY, EpochParams
 from headrace.plan.tree import WEIGHT
 from headrace.state.kernels import consolidate

@@ -34,8 +34,8 @@ from headrace.dataflow.operators import preserve
 from headrace.dataflow.operators.aggregate import AggregateStage
 from headrace.dataflow.operators.group_changes import DistinctStage, GroupChanges, Sum
 from headrace.dataflow.operators.join import LEFT, PAIR, RIGHT
+from headrace.dataflow.operators.kept_values import Distinct, Ordered
 from headrace.dataflow.operators.recompute import NEW, OLD, FirstRows, RecomputeStage
-from headrace.dataflow.operators.values import Distinct, Ordered
 from headrace.errors import HeadraceError
 from headrace.plan.tree import WEIGHT
 from headrace.state.accumulators.counts import Count

@@ -12,7 +12,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from headrace.dataflow.operators.expressions import Expression, RowColumns, UncertainValue
+from headrace.dataflow.operators.kernel_expressions import Expression, RowColumns, UncertainValue
 from headrace.plan.catalyst.bridge import Bridge
 
 FIRST, LAST = -(1 << 63), (1 << 63) - 1

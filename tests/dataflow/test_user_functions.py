@@ -11,8 +11,8 @@ import pytest
 from pyspark import cloudpickle
 
 from headrace.dataflow.operators import calls
-from headrace.dataflow.operators import functions as code
-from headrace.dataflow.operators.functions import FunctionCode, NoFunction
+from headrace.dataflow.operators import python_calls as code
+from headrace.dataflow.operators.python_calls import FunctionCode, NoFunction
 
 
 def made(source: str, *parameters: str, **more: Any) -> FunctionCode:

@@ -12,7 +12,7 @@ from expression_rows import compiled, give, relation, rows, table
 from pyspark.sql import SparkSession
 from random_expressions import AT_ONCE, check, expression
 
-from headrace.dataflow.operators.expressions import Call, Column, Expression, Literal, RowColumns, UncertainValue
+from headrace.dataflow.operators.kernel_expressions import Call, Column, Expression, Literal, RowColumns, UncertainValue
 from headrace.plan.catalyst.bridge import Bridge
 
 RANDOM = 10

@@ -10,9 +10,9 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from headrace.demo import data, views
+from headrace.demo import data, demo_statements
 from headrace.demo.board import Board, ViewState
-from headrace.demo.run import run
+from headrace.demo.scenario import run
 from headrace.demo.screen import PlainScreen, draw
 from headrace.demo.verify import ExpectedRows, compare
 from headrace.errors import InvalidParameter, OperationalError
@@ -55,16 +55,16 @@ def test_releasing_the_flights_puts_them_where_the_source_looks(inputs: data.Inp
 
 
 def test_every_statement_is_one(inputs: data.Inputs) -> None:
-    for text in views.relations(inputs, 60):
+    for text in demo_statements.relations(inputs, 60):
         assert len(parse(text)) == 1
-    for view in views.VIEWS:
-        statement = parse(views.create_view(view))[0]
+    for view in demo_statements.VIEWS:
+        statement = parse(demo_statements.create_view(view))[0]
         assert isinstance(statement, CreateMaterializedView) and statement.name.name == view.name
 
 
 def test_views_read_only_what_exists_before_them() -> None:
     known = set(data.COLUMNS)
-    for view in views.VIEWS:
+    for view in demo_statements.VIEWS:
         assert parse_query(view.query).tables() <= {TableName(None, name) for name in known}
         known.add(view.name)
 
@@ -121,4 +121,4 @@ def test_the_demo_survives_its_crash_and_is_exact() -> None:
     command = [sys.executable, "-m", "headrace.cli", "demo", "--seconds", "15"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "SIGKILL" in done.stdout and f"all {len(views.VIEWS)} views are exact" in done.stdout
+    assert "SIGKILL" in done.stdout and f"all {len(demo_statements.VIEWS)} views are exact" in done.stdout

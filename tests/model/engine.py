@@ -22,7 +22,7 @@ from headrace.dataflow.params import EpochParams, StateInput, TableInput
 from headrace.dataflow.runner import EpochResult, EpochRunner
 from headrace.plan.failures import translated
 from headrace.plan.planner import PlannedRelation, Planner
-from headrace.plan.watermarks import LeastWatermark
+from headrace.plan.watermark_rules import LeastWatermark
 from headrace.state.arrangement import Arrangement
 from headrace.state.kernels import consolidate
 from headrace.state.run import Section, write_run

@@ -10,12 +10,12 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import DoubleType, StructType
 
+from headrace.plan.border_types import arrow_of
 from headrace.plan.catalyst.bridge import PLANNING_CONF, Bridge
 from headrace.plan.catalyst.expressions import Attribute, Expr
 from headrace.plan.catalyst.kinds import AggregateCall, AggregateFunction
 from headrace.plan.catalyst.nodes import Node, Subquery
-from headrace.plan.catalyst.parts import CHILDREN
-from headrace.plan.types import arrow_of
+from headrace.plan.catalyst.typed_nodes import CHILDREN
 
 
 @pytest.fixture(scope="module")

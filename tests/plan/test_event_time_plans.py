@@ -13,7 +13,7 @@ from headrace.plan.closing import WindowClose
 from headrace.plan.inputs import Input
 from headrace.plan.planner import PlannedRelation, Planner, ViewPlan
 from headrace.plan.sessions import Session, marked, read
-from headrace.plan.stored import stored_query, to_content
+from headrace.plan.stored_plans import stored_query, to_content
 from headrace.sql.parser import parse_query
 
 COLUMNS = [Column("id", "int"), Column("t", "timestamp_ntz"), Column("z", "timestamp"), Column("x", "int")]

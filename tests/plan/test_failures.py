@@ -14,7 +14,7 @@ An exception was thrown from the Python worker:
 Traceback (most recent call last):
   File "/venv/lib/pyspark/worker.py", line 90, in main
     process()
-  File "/app/headrace/dataflow/operators/functions.py", line 9, in call
+  File "/app/headrace/dataflow/operators/python_calls.py", line 9, in call
     return function_of(definition)(*arguments)
   File "<function picky>", line 2, in picky
     raise ValueError("no\\nmore")

@@ -202,8 +202,8 @@ def test_the_module_of_an_operator_has_one_name() -> None:
 
 
 HOMES = {
-    "Lookup": {"plan/lookups.py", "dataflow/lookups.py", "dataflow/operators/lookup.py"},
-    "Session": {"plan/sessions.py", "dataflow/sessions.py", "dataflow/operators/session.py"},
+    "Lookup": {"plan/lookups.py", "dataflow/lookups.py", "dataflow/operators/lookups.py"},
+    "Session": {"plan/sessions.py", "dataflow/sessions.py", "dataflow/operators/sessions.py"},
     "WindowClose": {"plan/closing.py", "dataflow/closing.py", "dataflow/operators/close.py"},
     "TemporalFilter": {"plan/temporal.py", "dataflow/temporal.py", "dataflow/operators/timed.py"},
 }

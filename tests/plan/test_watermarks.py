@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.plan.watermarks import (
+from headrace.plan.watermark_rules import (
     Band,
     CalendarUnit,
     Chain,

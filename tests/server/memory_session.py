@@ -25,7 +25,7 @@ from headrace.session.named import ByName
 from headrace.session.result import IdleLimit, Notice, Result, ResultColumn
 from headrace.sql.copying import CopyFormat
 from headrace.sql.datatypes import parse_type
-from headrace.sql.values import parse_text
+from headrace.sql.text_values import parse_text
 
 ITEM = re.compile(
     r"\s*(?:\$(?P<n>\d+)|'(?P<text>(?:[^']|'')*)'|(?P<null>null)|(?P<bool>true|false)|(?P<number>-?\d+(?:\.\d+)?))"

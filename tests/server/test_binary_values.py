@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from headrace.common.columns import arrow_type
 from headrace.errors import InvalidText, NotSupported
 from headrace.server.binary import _ARRAYS, _DECODERS, numeric_bytes, parameter_text, render_binary
-from headrace.sql.types import pg_type, render_text
-from headrace.sql.values import parse_text
+from headrace.sql.text_values import parse_text
+from headrace.sql.type_names import pg_type, render_text
 
 naive = st.datetimes(dt.datetime(1, 1, 1), dt.datetime(9999, 12, 31))
 VALUES = {

@@ -25,16 +25,16 @@ from headrace.config import Settings
 from headrace.errors import HeadraceError, InvalidParameter
 from headrace.server import PgClient, ServerThread, run_server_in_thread
 from headrace.server.backend import AuthenticationOk, BackendDecoder, Report
-from headrace.server.client import ConnectionLost, PasswordNeeded, ServerError
 from headrace.server.connection import Connection
 from headrace.server.door import certificates_of, gate_of, warning_of
 from headrace.server.frontend import Opaque, Query, SslRequest, Startup
 from headrace.server.gate import AccessGate, ClientSocket
 from headrace.server.guesses import Guesses
+from headrace.server.simple_client import ConnectionLost, PasswordNeeded, ServerError
 from headrace.server.tls import Certificates, end_point
 from headrace.server.wire import cstring, int32, value
 from headrace.session.access import Rules
-from headrace.session.roles import Role
+from headrace.session.stored_roles import Role
 from support import WAIT_S, eventually
 
 pytest.importorskip("cryptography")

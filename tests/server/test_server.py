@@ -19,8 +19,8 @@ import pytest
 from clients import connect
 from headrace.errors import ShuttingDown
 from headrace.server import PgClient, PgServer, ServerThread, run_server_in_thread
-from headrace.server.client import ConnectionLost, ServerError
 from headrace.server.frontend import Bind, Execute, Parse, Query, Startup, Sync, Terminate
+from headrace.server.simple_client import ConnectionLost, ServerError
 from headrace.server.wire import int32
 from headrace.session.result import IdleLimit
 from support import WAIT_S, child, eventually

@@ -50,7 +50,7 @@ from headrace.server.frontend import (
 from headrace.server.gate import AccessGate
 from headrace.server.wire import ProtocolViolation, cstring, value
 from headrace.session.access import Rules
-from headrace.session.roles import Role
+from headrace.session.stored_roles import Role
 
 ROLES = {"root": Role("root"), "anna": Role("anna", password=Verifier.of("open sesame").text)}
 RULES = "host all root all trust; host all all all scram-sha-256"

@@ -11,7 +11,7 @@ from headrace.config import Settings
 from headrace.errors import DependentObjectsExist, JobFailed, NotSupported, WrongObjectType
 from headrace.plan.tree import Sharable
 from headrace.session.database import Database, connect
-from headrace.session.execution import sharing
+from headrace.session.execution import arrangement_choice
 
 SETTINGS = Settings(run_fsync=False, catalog_commit_sync=False, barrier_interval_ms=100, checkpoint_interval_ms=0)
 QUERY = "SELECT o.id, o.cents + {} AS v, p.name FROM o JOIN p ON o.person = p.k WHERE o.cents >= 0"
@@ -76,7 +76,7 @@ def test_equal_sides_in_a_group_are_shared(spark: SparkSession, tmp_path: Path) 
         change(database, 1)
         moved = database.sql("ALTER MATERIALIZED VIEW b SET (checkpoint_group = 'own')")
         assert NAME in moved.notices[0]
-        abandoned = sharing._make(database.session().context, Sharable(1, ("k",)), {"checkpoint_group": "h"})
+        abandoned = arrangement_choice._make(database.session().context, Sharable(1, ("k",)), {"checkpoint_group": "h"})
         assert abandoned in database.catalog.state.jobs
     with connect(tmp_path / "db", spark=spark, settings=SETTINGS) as database:
         assert indexes(database) == [(NAME, "b, c")] and abandoned not in database.catalog.state.jobs

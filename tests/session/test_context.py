@@ -19,7 +19,7 @@ from headrace.errors import HeadraceError, InsufficientPrivilege, NotSupported, 
 from headrace.session.context import Context
 from headrace.session.handlers import handler_of
 from headrace.session.result import Result
-from headrace.session.roles import ROLES_SCHEMA
+from headrace.session.stored_roles import ROLES_SCHEMA
 from headrace.sql import statements as st
 from headrace.sql.parser import parse_one
 from homes import Home

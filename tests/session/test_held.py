@@ -9,7 +9,7 @@ import pytest
 from py4j.protocol import Py4JNetworkError
 from pyspark.sql import SparkSession
 
-from headrace.plan.catalyst.running import LeafHold
+from headrace.plan.catalyst.java_calls import LeafHold
 from headrace.session.database import Database
 from headrace.session.held import HeldFrames
 from support import eventually

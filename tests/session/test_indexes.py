@@ -15,7 +15,7 @@ from headrace.config import Settings
 from headrace.errors import DependentObjectsExist, NotSupported, UndefinedColumn, WrongObjectType
 from headrace.session.database import Database, connect
 from headrace.session.execution import points
-from headrace.session.reading import running
+from headrace.session.reading import read_steps
 
 SETTINGS = Settings(run_fsync=False, catalog_commit_sync=False, barrier_interval_ms=200)
 
@@ -30,7 +30,7 @@ def used(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         found.extend({ref.table_id for ref in made.table.refs} if made is not None else ())
         return made
 
-    monkeypatch.setattr(running, "key_scan", spy)
+    monkeypatch.setattr(read_steps, "key_scan", spy)
     return found
 
 

@@ -12,7 +12,7 @@ import pytest
 from headrace.errors import DataError, DivisionByZero, NotNullViolation, SerializationFailure
 from headrace.session.context import Context
 from headrace.session.database import Database
-from headrace.session.execution import dml, kernels
+from headrace.session.execution import dml, kernel_queries
 from headrace.session.execution.select import compute
 from headrace.session.session import Session
 from headrace.session.transactions import Transaction
@@ -139,7 +139,7 @@ def test_rows_that_are_there_several_times(database: Database) -> None:
 
 def test_a_key_of_a_large_table_is_looked_up(accounts: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its other rows are not read; without a key they are left to Spark's tasks."""
-    for module in (dml, kernels):
+    for module in (dml, kernel_queries):
         monkeypatch.setattr(module, "ROWS_AT_MOST", 2)
     with no_jobs(accounts):
         assert accounts.sql("UPDATE accounts SET v = v / 2 WHERE id = 2 AND v / 2 > 0").tag == "UPDATE 1"
@@ -211,8 +211,10 @@ def both_ways(session: Session, text: str, monkeypatch: pytest.MonkeyPatch) -> l
     class Done(Exception):
         pass
 
-    def affected(context: Context, transaction: Transaction, record: Any, wanted: kernels.AssignedQuery, _: Any) -> Any:
-        own = kernels.rows_by_kernels(context, wanted)
+    def affected(
+        context: Context, transaction: Transaction, record: Any, wanted: kernel_queries.AssignedQuery, _: Any
+    ) -> Any:
+        own = kernel_queries.rows_by_kernels(context, wanted)
         found.append(None if own is None else _sorted(own))
         try:
             found.append(_sorted(compute(context, wanted.bound, wanted.wrap)))

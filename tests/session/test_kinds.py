@@ -65,7 +65,7 @@ def test_every_kind_has_one_handler() -> None:
 ASKED = {
     "session.py": ["Empty"],  # a script is more than one statement without those
     "execution/row_writes.py": ["Insert", "Update"],  # of the three that change rows
-    "pipelines/graph.py": ["CreateTable", "CreateSource"],  # of the two that a pipeline declares
+    "pipelines/pipeline_graph.py": ["CreateTable", "CreateSource"],  # of the two that a pipeline declares
 }
 """Which modules ask for the class of a statement."""
 

@@ -19,9 +19,9 @@ from headrace.session.database import Database, connect
 from headrace.session.pipelines.apply import PipelineChanged, rows_of
 from headrace.session.pipelines.definitions import Pipeline
 from headrace.session.pipelines.digest import code_parts, digest
-from headrace.session.pipelines.graph import PipelineCycle
 from headrace.session.pipelines.loading import load_pipeline
-from headrace.shell.remote import ordered, run_remote
+from headrace.session.pipelines.pipeline_graph import PipelineCycle
+from headrace.shell.remote_run import ordered, run_remote
 
 SETTINGS = Settings(run_fsync=False, catalog_commit_sync=False, barrier_interval_ms=200)
 

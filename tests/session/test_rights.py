@@ -27,8 +27,8 @@ from headrace.session.database import Database, connect
 from headrace.session.execution.handler import Needs
 from headrace.session.handlers import HANDLERS
 from headrace.session.rights import Rights
-from headrace.session.roles import Role
 from headrace.session.session import Session
+from headrace.session.stored_roles import Role
 from headrace.sql import statements as st
 
 

@@ -25,8 +25,8 @@ from headrace.errors import (
 )
 from headrace.session.audit import masked
 from headrace.session.database import Database
-from headrace.session.roles import Role
 from headrace.session.session import Session
+from headrace.session.stored_roles import Role
 from headrace.sql.parser import parse_one
 from headrace.sql.secrets import may_hold_a_secret
 

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from headrace.config import Settings
 from headrace.errors import HeadraceError
-from headrace.session import logs
+from headrace.session import log_output
 from headrace.session.database import Database, connect
 from headrace.shell.interactive import _Discreet
 from headrace.sql.parser import parse
@@ -206,9 +206,9 @@ def test_a_stored_value_that_was_changed_is_not_used(spark: SparkSession, tmp_pa
 
 def test_logs_show_no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     out = io.StringIO()
-    monkeypatch.setattr(logs.sys, "stderr", out)
+    monkeypatch.setattr(log_output.sys, "stderr", out)
     try:
-        logs.log_to_stderr("info")
+        log_output.log_to_stderr("info")
         value = "hunter" + "2"
         try:
             raise ValueError("unexpected " + value[:1])
@@ -217,19 +217,19 @@ def test_logs_show_no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
         assert "ValueError: unexpected h" in out.getvalue() and value not in out.getvalue()
     finally:
         structlog.reset_defaults()
-        monkeypatch.setattr(logs, "_ours", False)
+        monkeypatch.setattr(log_output, "_ours", False)
 
 
 def test_the_log_has_no_lines_that_strangers_make_up(monkeypatch: pytest.MonkeyPatch) -> None:
     out = io.StringIO()
-    monkeypatch.setattr(logs.sys, "stderr", out)
+    monkeypatch.setattr(log_output.sys, "stderr", out)
     try:
-        logs.log_to_stderr("info")
+        log_output.log_to_stderr("info")
         log = structlog.get_logger("x")
         log.warning("client turned away", user="a\n2026-01-01 [error] the disk is full", peer="\x1b]0;b\x9b")
     finally:
         structlog.reset_defaults()
-        monkeypatch.setattr(logs, "_ours", False)
+        monkeypatch.setattr(log_output, "_ours", False)
     text = out.getvalue()
     assert "[error]" in text and "\x1b" not in text and "\x9b" not in text
     assert text.count("\n") == 1

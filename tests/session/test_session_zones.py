@@ -20,7 +20,7 @@ from headrace.session.variables import Variables
 from headrace.sql import statements as st
 from headrace.sql.parser import parse_one
 from headrace.sql.render import render_text
-from headrace.sql.values import assign, parse_text
+from headrace.sql.text_values import assign, parse_text
 
 BERLIN = zone_named("Europe/Berlin")
 SUMMER = "2024-07-01 14:00:00+02"

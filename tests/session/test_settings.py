@@ -19,7 +19,7 @@ from headrace.config import Settings, describe_settings, unknown_variables
 from headrace.dataflow.spark import _OWN, _with_further, refuse_own
 from headrace.errors import HeadraceError, InvalidParameter, QueryCanceled
 from headrace.plan.catalyst.bridge import PLANNING_CONF
-from headrace.session import logs
+from headrace.session import log_output
 from headrace.session.database import Database, connect
 from headrace.session.turns import Turns
 from headrace.session.variables import VARIABLES, Variables, defaults_of, table
@@ -239,14 +239,14 @@ def test_messages_below_the_level_are_not_logged(
 ) -> None:
     import structlog
 
-    monkeypatch.setattr(logs, "_ours", False)
+    monkeypatch.setattr(log_output, "_ours", False)
     config = structlog.get_config()
     log = structlog.get_logger("headrace.test")
     try:
-        logs.log_to_stderr("warning")
+        log_output.log_to_stderr("warning")
         log.info("not this")
         log.warning("but this")
-        logs.set_level("info")
+        log_output.set_level("info")
         log.info("and this")
     finally:
         structlog.configure(**config)
@@ -261,11 +261,11 @@ def test_a_message_that_cannot_be_written_fails_nothing(monkeypatch: pytest.Monk
     config = structlog.get_config()
     with open("/dev/full" if gone == "full" else os.devnull, "w", encoding="ascii") as file:
         monkeypatch.setattr(sys, "stderr", file)
-        monkeypatch.setattr(logs, "_ours", False)
+        monkeypatch.setattr(log_output, "_ours", False)
         if gone == "closed":
             file.close()
         try:
-            logs.log_to_stderr("info")
+            log_output.log_to_stderr("info")
             structlog.get_logger("headrace.test").error("no space left", what="caf\u00e9")
         finally:
             structlog.configure(**config)

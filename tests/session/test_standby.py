@@ -30,8 +30,8 @@ from headrace.errors import (
     StorageError,
     TransactionError,
 )
-from headrace.server.client import PgClient
 from headrace.server.server import run_server_in_thread
+from headrace.server.simple_client import PgClient
 from headrace.session.database import Database
 from headrace.session.instance import open_with
 from headrace.session.session import Session

@@ -50,7 +50,7 @@ from headrace.errors import (
     UndefinedTable,
 )
 from headrace.plan.tree import Sharable
-from headrace.plan.watermarks import NO_EVENT_TIME, EventTime
+from headrace.plan.watermark_rules import NO_EVENT_TIME, EventTime
 from headrace.state import objects as objects_module
 from headrace.state import run as run_module
 from headrace.state.arrangement import Arrangement, slice_bounds, slice_of
@@ -377,7 +377,7 @@ class World:
 
     def restored(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Rows in the layout of the views, whatever the layout of what they are read from."""
-        from headrace.state.changes import stored_rows
+        from headrace.state.table_changes import stored_rows
 
         made = stored_rows(SCHEMA, batch.select(["n", "v"]), 1)
         return made.set_column(made.num_columns - 1, made.schema.field(-1), batch.column("__w"))

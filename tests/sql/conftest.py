@@ -12,7 +12,7 @@ def sql_spark() -> Iterator[object]:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     from pyspark.sql import SparkSession
 
-    from headrace.dataflow.kernels import register
+    from headrace.dataflow.spark_kernels import register
     from headrace.session.engine import READING_CONF
 
     builder = SparkSession.builder.master("local[2]").appName("sql")

@@ -25,18 +25,18 @@ from differential_queries import Queries
 from differential_random import Generator
 
 from headrace.common.zones import UTC, Zone, zone_of_setting
-from headrace.dataflow.kernels import register
+from headrace.dataflow.spark_kernels import register
 from headrace.errors import HeadraceError
 from headrace.plan.failures import translate
 from headrace.session.engine import READING_CONF
 from headrace.sql.binder import types as t
 from headrace.sql.binder.bind import BindingContext, bind_query
-from headrace.sql.binder.reading import NotBound
-from headrace.sql.binder.spark import spark_text
+from headrace.sql.binder.parse_tree import NotBound
+from headrace.sql.binder.spark_text import spark_text
 from headrace.sql.binder.world import World
 from headrace.sql.postgres import parse_statement
 from headrace.sql.statements import TableName
-from headrace.sql.types import render_text
+from headrace.sql.type_names import render_text
 
 COLUMNS = {
     "id": "int", "i2": "smallint", "i4": "int", "i8": "bigint", "f4": "float", "f8": "double", "n": "decimal(10,2)",

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.sql.statements import TableName
-from headrace.sql.types import render_text
+from headrace.sql.type_names import render_text
 
 SCHEMA = {
     TableName(None, "t"): {

@@ -10,8 +10,8 @@ from rendering import SCHEMA, T, rename, rendered
 
 from headrace.errors import HeadraceError, NotSupported
 from headrace.sql.binder.bind import BindingContext, bind_query
-from headrace.sql.binder.reading import NotBound
-from headrace.sql.binder.tree import Values
+from headrace.sql.binder.bound_tree import Values
+from headrace.sql.binder.parse_tree import NotBound
 from headrace.sql.binder.way import parameter_types
 from headrace.sql.binder.world import NOTHING
 from headrace.sql.parser import parse_query

@@ -13,8 +13,8 @@ from rendering import SCHEMA
 
 from headrace.errors import HeadraceError
 from headrace.sql.binder.bind import BindingContext, bind_query
-from headrace.sql.binder.reading import NotBound
-from headrace.sql.binder.spark import spark_text
+from headrace.sql.binder.parse_tree import NotBound
+from headrace.sql.binder.spark_text import spark_text
 from headrace.sql.postgres import parse_statement
 from headrace.sql.statements import TableName
 

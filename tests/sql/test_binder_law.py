@@ -6,7 +6,7 @@ import pytest
 from postgast import pg_query_pb2 as pb
 
 import headrace.sql.binder.bind  # noqa: F401  (the readers say what they read when they are imported)
-from headrace.sql.binder.reading import PLACES, READ, NotBound, check
+from headrace.sql.binder.parse_tree import PLACES, READ, NotBound, check
 
 KINDS = {f.message_type.name: f.message_type for f in pb.Node.DESCRIPTOR.fields if f.message_type is not None}
 

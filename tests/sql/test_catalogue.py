@@ -9,9 +9,9 @@ import differential
 import pytest
 from catalogue_examples import VALUES_OF, compared, flat, made_up
 
-from headrace.sql.binder import calls, overloads
+from headrace.sql.binder import call_binder, overloads
 from headrace.sql.binder.bind import BindingContext, bind_query
-from headrace.sql.binder.catalogue.aggregates import AGGREGATES, WINDOWS
+from headrace.sql.binder.catalogue.aggregate_functions import AGGREGATES, WINDOWS
 from headrace.sql.binder.catalogue.examples import (
     AGGREGATE_EXAMPLES,
     EXAMPLES,
@@ -96,7 +96,7 @@ def test_each_overload_has_an_example(monkeypatch: pytest.MonkeyPatch) -> None:
         return choice
 
     monkeypatch.setattr(overloads, "chosen", chosen)
-    monkeypatch.setattr(calls, "chosen", chosen)
+    monkeypatch.setattr(call_binder, "chosen", chosen)
     monkeypatch.setattr(overloads, "_same_types", same)
     examples = [*made_up(), *made_up_aggregates()]
     for group in (EXAMPLES, OPERATOR_EXAMPLES, AGGREGATE_EXAMPLES, WINDOW_EXAMPLES):

@@ -7,7 +7,7 @@ import struct
 import pytest
 
 from headrace.errors import InvalidDatetime
-from headrace.sql.values import assign, parse_text
+from headrace.sql.text_values import assign, parse_text
 
 
 def test_a_real_has_the_precision_of_its_column() -> None:

@@ -13,12 +13,12 @@ from headrace import sql as sql_package
 from headrace.common.zones import UTC
 from headrace.errors import HeadraceError, InvalidText, NotSupported, SyntaxFault
 from headrace.sql import statements as st
-from headrace.sql.cursor import Cursor
 from headrace.sql.dialect import tokenize
 from headrace.sql.parser import bind, parameter_count, parameter_types, parse, parse_one, parse_query
 from headrace.sql.postgres import parse_statement
 from headrace.sql.starts import Readers, Start, starts
 from headrace.sql.statements import TableName
+from headrace.sql.token_cursor import Cursor
 
 DOCS = Path(__file__).parents[2] / "docs" / "sql.md"
 

@@ -23,8 +23,8 @@ from headrace.sql.dml import DEFAULT
 from headrace.sql.intervals import parse_interval
 from headrace.sql.parser import parse_one
 from headrace.sql.statements import Insert
-from headrace.sql.types import PgType, pg_type, pg_type_text, render_text, spark_type_of_oid, typmod
-from headrace.sql.values import parse_text
+from headrace.sql.text_values import parse_text
+from headrace.sql.type_names import PgType, pg_type, pg_type_text, render_text, spark_type_of_oid, typmod
 
 UTC = dt.UTC
 

@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 
 from headrace.errors import CorruptObject
 from headrace.state import arrangement as arrangement_module
-from headrace.state import cursor as cursor_module
 from headrace.state import run as run_module
+from headrace.state import run_cursor as cursor_module
 from headrace.state.arrangement import Arrangement, slice_bounds, slice_of
-from headrace.state.cursor import RowSpan
 from headrace.state.kernels import consolidate
 from headrace.state.kernels.equality import Ints
 from headrace.state.merge import choose_compaction, least_runs, merge
 from headrace.state.run import RunCache, Section, write_run
+from headrace.state.run_cursor import RowSpan
 from headrace.state.schema import RunRef, TableSchema
 
 

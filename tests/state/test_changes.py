@@ -10,10 +10,10 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.state import changes
-from headrace.state.changes import TableChange, plan_change
+from headrace.state import table_changes
 from headrace.state.kernels import concat, consolidate, int64_values, take
 from headrace.state.schema import TableSchema
+from headrace.state.table_changes import TableChange, plan_change
 
 WEIGHT = ((pa.field("__w", pa.int64(), nullable=False), "add"),)
 A, B = pa.field("a", pa.int64()), pa.field("b", pa.string())
@@ -34,7 +34,7 @@ class Store:
     def fetch(self, keys: Any) -> pa.RecordBatch:
         return take(self.rows, np.flatnonzero(np.isin(int64_values(self.rows.column(0)), keys)))
 
-    def change(self, inserts: list[Row], deletes: list[Row], on_conflict: Any) -> changes.Delta:
+    def change(self, inserts: list[Row], deletes: list[Row], on_conflict: Any) -> table_changes.Delta:
         change = TableChange(batch(inserts), batch(deletes), on_conflict)
         delta = plan_change(self.schema, change, self.fetch, unique=self.unique)
         self.rows = consolidate(concat([self.rows, delta.rows], self.schema.arrow()), self.schema)
@@ -81,17 +81,17 @@ def test_a_primary_key_holds_one_row(steps: list[tuple[list[Row], list[Row], str
 
 @given(CHANGES)
 def test_a_primary_key_survives_collisions(steps: list[tuple[list[Row], list[Row], str]]) -> None:
-    original, changes.hash_columns = changes.hash_columns, weak
+    original, table_changes.hash_columns = table_changes.hash_columns, weak
     try:
         check_keyed(steps)
     finally:
-        changes.hash_columns = original
+        table_changes.hash_columns = original
 
 
 @given(CHANGES, st.booleans())
 def test_without_a_key_rows_are_counted(steps: list[tuple[list[Row], list[Row], str]], collide: bool) -> None:
-    original = changes.hash_columns
-    changes.hash_columns = weak if collide else original
+    original = table_changes.hash_columns
+    table_changes.hash_columns = weak if collide else original
     try:
         store, model = Store(BAG, False), Counter[Row]()
         for inserts, deletes, on_conflict in steps:
@@ -101,7 +101,7 @@ def test_without_a_key_rows_are_counted(steps: list[tuple[list[Row], list[Row], 
             assert store.bag() == model
             assert (delta.inserted, delta.deleted) == (len(inserts), taken.total())
     finally:
-        changes.hash_columns = original
+        table_changes.hash_columns = original
 
 
 def test_a_key_of_all_columns() -> None:

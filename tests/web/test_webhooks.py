@@ -26,9 +26,9 @@ from headrace.errors import HeadraceError, OperationalError, ShuttingDown
 from headrace.server.server import ServerThread
 from headrace.server.tls import Certificates
 from headrace.session.database import Database, connect
-from headrace.web import server as web
+from headrace.web import http_server as web
+from headrace.web.http_server import WebhookServer, serve_webhooks
 from headrace.web.receiver import Receiver
-from headrace.web.server import WebhookServer, serve_webhooks
 from support import WAIT_S, eventually
 
 KEY = "A" * 43 + "="

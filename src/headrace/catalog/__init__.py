@@ -5,15 +5,15 @@ Objects, jobs, state tables, runs, bindings, settings and events are typed recor
 
 The catalog as others use it:
 
-catalog.py    `Catalog`: the handle, its transactions, `reading()`
-state.py      the content in memory: look-ups that the rest of headrace needs
-records.py    one immutable record type for each collection, with its JSON form
-contents.py   what only one kind of object has: a record for each kind, and what such objects can do
-encoding.py   typed records in a record that encode to the bytes they were read from
-edits.py      what a transaction may change, and the rules it must keep. Pure
-bindings.py   bindings of a source, stored as what has moved since the one before
-frozen.py     immutable collections: a changed copy shares almost everything with the original
-sealing.py    secrets, encrypted by a key that is not in the catalog
+catalog.py   `Catalog`: the handle, its transactions, `reading()`
+state.py     the content in memory: look-ups that the rest of headrace needs
+records.py   one immutable record type for each collection, with its JSON form
+contents.py  what only one kind of object has: a record for each kind, and what such objects can do
+encoding.py  typed records in a record that encode to the bytes they were read from
+edits.py     what a transaction may change, and the rules it must keep. Pure
+bindings.py  bindings of a source, stored as what has moved since the one before
+frozen.py    immutable collections: a changed copy shares almost everything with the original
+sealing.py   secrets, encrypted by a key that is not in the catalog
 
 Backends:
 

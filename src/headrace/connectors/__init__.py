@@ -4,27 +4,27 @@ A connector that needs more than one module has a folder.
 
 What a connector is:
 
-base.py            what a source is: splits, offsets, admission, tasks, errors by row
-sources.py         the sources that there are, by their connectors' names
-sinks.py           what a sink is: it takes whole epochs of changes
+base.py     what a source is: splits, offsets, admission, tasks, errors by row
+sources.py  the sources that there are, by their connectors' names
+sinks.py    what a sink is: it takes whole epochs of changes
 
 Options:
 
-declared.py        options declared once: checks, error texts and manual tables follow from them
-job_options.py     options of whatever a job keeps up to date
-options.py         reads and checks the WITH options of a source
-policy.py          `on_error`: what becomes of a row that could not be understood
-confidential.py    a connector whose options hold secrets: no error shows their values
-connections.py     what a connection has, and what may stand beside it
+declared.py            options declared once: checks, error texts and manual tables follow from them
+job_options.py         options of whatever a job keeps up to date
+option_reader.py       reads and checks the WITH options of a source
+policy.py              `on_error`: what becomes of a row that could not be understood
+confidential.py        a connector whose options hold secrets: no error shows their values
+connection_options.py  what a connection has, and what may stand beside it
 
 Values:
 
-values.py          text and JSON to Arrow columns, one verdict for each value
-json_in.py         records of JSON as rows, many at once where they are plain
-json_out.py        rows as JSON objects, as sinks write them
-leaving.py         values of types that only headrace has, written as text
-netting.py         what an epoch's changes come to: rows added, keys gone or replaced
-pacing.py          when the rows of a source that follows the wall clock become due
+parsed_values.py  text and JSON to Arrow columns, one verdict for each value
+json_in.py        records of JSON as rows, many at once where they are plain
+json_out.py       rows as JSON objects, as sinks write them
+leaving.py        values of types that only headrace has, written as text
+netting.py        what an epoch's changes come to: rows added, keys gone or replaced
+pacing.py         when the rows of a source that follows the wall clock become due
 
 Sources made by headrace:
 
@@ -35,13 +35,13 @@ nexmark_events.py  the events of the Nexmark auction, computed from their number
 
 Other systems:
 
-files/             files of a file system or of object stores: source, sink, COPY
-kafka/             Kafka: source and sink
-postgres/          PostgreSQL: change source and sink
-lake/              Iceberg and Delta tables: sources and sinks
-http/              the `http` sink
-webhook/           tables whose rows come in HTTP requests
-blackhole.py       the `blackhole` sink, which drops all rows
+files/        files of a file system or of object stores: source, sink, COPY
+kafka/        Kafka: source and sink
+postgres/     PostgreSQL: change source and sink
+lake/         Iceberg and Delta tables: sources and sinks
+http/         the `http` sink
+webhook/      tables whose rows come in HTTP requests
+blackhole.py  the `blackhole` sink, which drops all rows
 
 What must hold. A connector imports a package that it alone needs where it uses it: every Python worker loads this
 part. The options stand in one table (`declared.py`); from it follow the checks, the errors and the tables of

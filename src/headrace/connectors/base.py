@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from headrace.common.columns import Column, arrow_schema
 from headrace.connectors.declared import DeclaredOptions, Option
-from headrace.connectors.options import COMMON_OPTIONS, ON_ERROR, OptionReader
+from headrace.connectors.option_reader import COMMON_OPTIONS, ON_ERROR, OptionReader
 
 Offsets = dict[str, Any]
 """JSON: split id -> position (a number, or a small object that holds one). `{}` is before the first row."""

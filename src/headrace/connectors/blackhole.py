@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import pyarrow as pa
 
 from headrace.common.columns import Column
-from headrace.connectors.options import OptionReader
+from headrace.connectors.option_reader import OptionReader
 from headrace.connectors.sinks import SINK_OPTIONS, Sink, SinkPosition
 
 

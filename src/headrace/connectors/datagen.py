@@ -25,7 +25,7 @@ from headrace.connectors.base import (
 )
 from headrace.connectors.datagen_fields import MadeField, make_fields
 from headrace.connectors.declared import DeclaredOptions, Option
-from headrace.connectors.options import OptionReader
+from headrace.connectors.option_reader import OptionReader
 from headrace.connectors.pacing import admit_rate
 from headrace.errors import InvalidParameter
 

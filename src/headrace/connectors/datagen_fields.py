@@ -30,8 +30,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.common.columns import Column, arrow_type
-from headrace.connectors.options import OptionReader, parse_duration_ms
-from headrace.connectors.values import strings_to_array
+from headrace.connectors.option_reader import OptionReader, parse_duration_ms
+from headrace.connectors.parsed_values import strings_to_array
 from headrace.errors import InvalidParameter
 
 PROPERTIES = ("kind", "start", "end", "step", "min", "max", "length", "prefix", "choices", "null_fraction", "seed")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from headrace.connectors.options import OptionReader
+from headrace.connectors.option_reader import OptionReader
 from headrace.errors import InvalidParameter
 
 

@@ -1,8 +1,8 @@
 """Options of whatever a job keeps up to date: a view, a sink, a table with a connector. Declared once.
 
 `WITH (...)` and `ALTER ... SET (...)` check them by this, and the manual's table follows from it. Those with a
-`setting` say for one job what that setting says for all, within the same bounds. `coordinator/decide/options.py` says
-what they come to.
+`setting` say for one job what that setting says for all, within the same bounds. `coordinator/decide/view_options.py`
+says what they come to.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from headrace.connectors import options as option_texts
+from headrace.connectors import option_reader as option_texts
 from headrace.connectors.declared import DeclaredOptions, Option
-from headrace.connectors.options import OptionReader
+from headrace.connectors.option_reader import OptionReader
 from headrace.errors import InvalidParameter
 
 GROUP: Final = "checkpoint_group"

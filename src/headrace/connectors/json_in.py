@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 import pyarrow.json as pajson
 
 from headrace.common.columns import Column, arrow_schema
-from headrace.connectors.values import objects_to_array
+from headrace.connectors.parsed_values import objects_to_array
 
 Fault = tuple[int, str | None, str, str]
 """(row, column, value, message)"""

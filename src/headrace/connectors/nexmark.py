@@ -28,7 +28,7 @@ from headrace.connectors.base import (
 )
 from headrace.connectors.declared import DeclaredOptions, Option
 from headrace.connectors.nexmark_events import COLUMNS, KINDS, Events, EventShape, Kind
-from headrace.connectors.options import OptionReader
+from headrace.connectors.option_reader import OptionReader
 from headrace.connectors.pacing import admit_rate
 from headrace.errors import InvalidParameter
 

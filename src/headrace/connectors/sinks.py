@@ -24,7 +24,7 @@ from headrace.common.columns import Column
 from headrace.connectors import job_options
 from headrace.connectors.declared import DeclaredOptions, Option
 from headrace.connectors.leaving import columns_outside
-from headrace.connectors.options import OptionReader, check_secrets
+from headrace.connectors.option_reader import OptionReader, check_secrets
 from headrace.errors import InvalidParameter, SinkError
 
 WEIGHT_COLUMN = "__w"

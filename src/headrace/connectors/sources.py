@@ -8,7 +8,7 @@ from importlib import import_module
 from headrace.common.columns import Column
 from headrace.connectors.base import Offsets, Source
 from headrace.connectors.confidential import ConfidentialSource, hiding
-from headrace.connectors.options import check_secrets
+from headrace.connectors.option_reader import check_secrets
 from headrace.errors import InvalidParameter
 
 _CONNECTORS: dict[str, tuple[str, str]] = {

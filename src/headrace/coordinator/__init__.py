@@ -4,16 +4,16 @@ Decisions are functions over the graph and the catalog's content, without thread
 them is apart from them. `tests/coordinator/test_simulation.py` plays random histories of the same functions against a
 model.
 
-coordinator.py      `Coordinator`: the face of this part
-assembly.py         makes the parts and connects them
-decide/             pure functions: what a lane does next, what a commit changes, what becomes of a job
-run/                threads, Spark, the catalog: ticks, lanes, commits; start, stop, standby
-ddl/                relations and jobs are created, altered, dropped, and taken up at a start
-reads.py            snapshots: which epoch a read sees, and what it pins
-subscriptions.py    following changes, and the subscriptions that keep their history
-writes/             rows into tables
-observe/            what people and system relations are told
-upkeep/             compaction, logs that outgrow their limits, vacuum, whose state it is
+coordinator.py    `Coordinator`: the face of this part
+assembly.py       makes the parts and connects them
+decide/           pure functions: what a lane does next, what a commit changes, what becomes of a job
+run/              threads, Spark, the catalog: ticks, lanes, commits; start, stop, standby
+ddl/              relations and jobs are created, altered, dropped, and taken up at a start
+reads.py          snapshots: which epoch a read sees, and what it pins
+subscriptions.py  following changes, and the subscriptions that keep their history
+writes/           rows into tables
+observe/          what people and system relations are told
+upkeep/           compaction, logs that outgrow their limits, vacuum, whose state it is
 
 `decide` imports no other room: whatever runs its decisions, the simulation too, is above it.
 
@@ -50,6 +50,6 @@ from headrace.coordinator.coordinator import Coordinator
 from headrace.coordinator.observe.status import JobStatus
 from headrace.coordinator.reads import Snapshot, SnapshotTable
 from headrace.coordinator.writes.requests import WriteResult
-from headrace.state.changes import TableChange
+from headrace.state.table_changes import TableChange
 
 __all__ = ["Coordinator", "JobStatus", "Snapshot", "SnapshotTable", "TableChange", "WriteResult"]

@@ -33,7 +33,7 @@ from headrace.coordinator.upkeep.retention import Retention
 from headrace.coordinator.upkeep.vacuum import Vacuum
 from headrace.coordinator.writes.handing import Handing
 from headrace.coordinator.writes.writer import Writer
-from headrace.dataflow.lasting import PlanFiles
+from headrace.dataflow.kept_plans import PlanFiles
 from headrace.plan.planner import Planner
 from headrace.state.merge import MergeRunner
 from headrace.state.stores import StoreRoot

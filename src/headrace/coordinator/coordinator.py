@@ -24,7 +24,7 @@ from headrace.connectors.sources import Secrets
 from headrace.coordinator.assembly import Assembly
 from headrace.coordinator.decide.lease import Lease
 from headrace.coordinator.observe import arrival
-from headrace.coordinator.observe.history import Checkpoint, RowErrors
+from headrace.coordinator.observe.epoch_history import Checkpoint, RowErrors
 from headrace.coordinator.observe.metrics import Metric, collect
 from headrace.coordinator.observe.progress import AttemptProgress
 from headrace.coordinator.observe.status import EdgeStatus, GroupStatus, JobStatus, RelationEpochs
@@ -40,7 +40,7 @@ from headrace.coordinator.writes.requests import Request, TableWrite, WriteResul
 from headrace.coordinator.writes.table_rows import TableRows
 from headrace.coordinator.writes.transaction import WriteTransaction
 from headrace.coordinator.writes.writer import Writer
-from headrace.dataflow.lasting import PlanFiles
+from headrace.dataflow.kept_plans import PlanFiles
 from headrace.errors import (
     Fenced,
     HeadraceError,
@@ -48,10 +48,10 @@ from headrace.errors import (
     StatementError,
 )
 from headrace.plan.planner import Planner, ViewPlan
-from headrace.state.changes import TableChange
 from headrace.state.memory import MemoryUse
 from headrace.state.merge import MergeRunner
 from headrace.state.stores import StoreRoot
+from headrace.state.table_changes import TableChange
 
 T = TypeVar("T")
 

@@ -13,17 +13,17 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import LongType
 
+from headrace.dataflow.accumulator_input import MERGED, wire_columns
 from headrace.dataflow.chains import Chains, StageChain
 from headrace.dataflow.flow import Builder, Flow, InWorker, StagePlan, arrow, struct
 from headrace.dataflow.lowering import Lowering
 from headrace.dataflow.operators.aggregate import AggregateStage
 from headrace.dataflow.operators.combine import CombineStage
 from headrace.dataflow.operators.group_changes import DistinctStage, GroupChanges, Sum
-from headrace.dataflow.operators.values import Distinct, Ordered
-from headrace.dataflow.wire import MERGED, wire_columns
+from headrace.dataflow.operators.kept_values import Distinct, Ordered
 from headrace.plan.aggregates import Aggregate, DistinctValues
+from headrace.plan.border_types import spark_of
 from headrace.plan.catalyst.expressions import Expr
-from headrace.plan.types import spark_of
 from headrace.state.accumulators import WireColumn
 
 

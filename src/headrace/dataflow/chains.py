@@ -25,12 +25,12 @@ from pyspark.sql.types import StructType
 
 from headrace.dataflow.flow import Builder, Flow, InWorker, Placed, arrow, struct
 from headrace.dataflow.operators.compute import ComputeStage, Multiply, Select, Step, Where
-from headrace.dataflow.operators.expressions import Column, Expression
+from headrace.dataflow.operators.kernel_expressions import Column, Expression
 from headrace.dataflow.vectors import vectorized
+from headrace.plan.border_types import spark_of
 from headrace.plan.catalyst.expressions import Expr, Named, all_renamed
 from headrace.plan.catalyst.nodes import Expand, Filter, Node, Project
 from headrace.plan.tree import Attr, Operator
-from headrace.plan.types import spark_of
 
 
 @dataclass(frozen=True)

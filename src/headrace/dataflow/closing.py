@@ -7,8 +7,8 @@ from pyspark.sql import functions as F
 from headrace.dataflow.flow import Builder, StagePlan, arrow, struct
 from headrace.dataflow.lowering import Lowering
 from headrace.dataflow.operators.close import WindowCloseStage
+from headrace.plan.border_types import spark_of
 from headrace.plan.closing import WindowClose
-from headrace.plan.types import spark_of
 from headrace.state.arrangement import slice_bounds
 
 

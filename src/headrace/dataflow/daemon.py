@@ -18,7 +18,7 @@ _LOADED = (
     "pandas", "pyarrow.compute", "pyarrow.parquet", "pyspark.worker", "pyspark.sql.pandas.serializers",
     "headrace.dataflow.acknowledgements",
     *(f"headrace.dataflow.operators.{name}" for name in (
-        "aggregate", "calls", "deliver", "functions", "inputs", "join", "materialize", "preserve", "recompute",
+        "aggregate", "calls", "deliver", "inputs", "join", "materialize", "preserve", "python_calls", "recompute",
     )),
 )  # fmt: skip
 _LOADED_WHOLE = ("headrace.state.accumulators",)

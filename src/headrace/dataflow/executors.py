@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from headrace.dataflow.spark import is_local
 from headrace.errors import OperationalError
 from headrace.plan.catalyst.answers import UNANSWERED
-from headrace.plan.catalyst.running import cancel_jobs, set_property
+from headrace.plan.catalyst.java_calls import cancel_jobs, set_property
 from headrace.plan.failures import translate
 from headrace.state.proof import answer_proof, check_answers
 from headrace.state.stores import StoreRoot

@@ -26,14 +26,14 @@ from headrace.dataflow.failures import NotedChecks, noted_by
 from headrace.dataflow.operators.failures import FailureStage
 from headrace.dataflow.operators.task import run_stages
 from headrace.plan import tolerance
+from headrace.plan.border_types import arrow_of_spark, spark_of
 from headrace.plan.catalyst.bridge import Bridge
 from headrace.plan.catalyst.expressions import Alias, Attribute, Expr, Named, sources
-from headrace.plan.catalyst.names import stage_name
+from headrace.plan.catalyst.made_nodes import mapped
+from headrace.plan.catalyst.marked_names import stage_name
 from headrace.plan.catalyst.nodes import Node
-from headrace.plan.catalyst.plans import mapped
 from headrace.plan.guards import fails, tried
 from headrace.plan.tree import Attr, Operator
-from headrace.plan.types import arrow_of_spark, spark_of
 from headrace.state.schema import TableSchema
 
 if TYPE_CHECKING:

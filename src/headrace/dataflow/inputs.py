@@ -8,8 +8,8 @@ from headrace.dataflow.chains import Chains, StageChain
 from headrace.dataflow.flow import Builder, Flow, StagePlan, arrow, struct
 from headrace.dataflow.lowering import Lowering
 from headrace.dataflow.operators.inputs import ConstantStage, InputStage
+from headrace.plan.border_types import spark_of
 from headrace.plan.inputs import Constant, Input
-from headrace.plan.types import spark_of
 
 
 def read(plan: Builder, op: Input) -> StagePlan:

@@ -23,11 +23,11 @@ from headrace.dataflow.flow import Builder, Flow, Placed, StagePlan, arrow, stru
 from headrace.dataflow.lowering import Lowering
 from headrace.dataflow.operators import preserve
 from headrace.dataflow.operators.join import JoinStage, Side
-from headrace.dataflow.operators.shared import SharedRows
+from headrace.dataflow.operators.shared_sides import SharedRows
+from headrace.plan.border_types import spark_of
 from headrace.plan.catalyst.expressions import Attribute
 from headrace.plan.joins import Join, JoinSide
 from headrace.plan.tree import Attr
-from headrace.plan.types import spark_of
 
 
 def join(plan: Builder, op: Join) -> StagePlan:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from headrace.dataflow.flow import Builder, StagePlan, arrow, struct
 from headrace.dataflow.lowering import Lowering
-from headrace.dataflow.operators.lookup import LookupStage
+from headrace.dataflow.operators.lookups import LookupStage
+from headrace.plan.border_types import spark_of
 from headrace.plan.lookups import Lookup
-from headrace.plan.types import spark_of
 
 
 def lookup(plan: Builder, op: Lookup) -> StagePlan:

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pyspark.sql import SparkSession
 
 from headrace.plan.catalyst.answers import UNANSWERED
-from headrace.plan.catalyst.running import set_property
+from headrace.plan.catalyst.java_calls import set_property
 from headrace.plan.failures import translate
 from headrace.state.merge import MergePart
 from headrace.state.proof import confirm

@@ -12,10 +12,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import DataType, IntegerType, LongType, StructField, StructType
 
 from headrace.dataflow.operators import calls
+from headrace.plan.border_types import spark_of
 from headrace.plan.catalyst.bridge import Bridge
 from headrace.plan.catalyst.expressions import Expr, attribute
 from headrace.plan.catalyst.nodes import Node, PythonGroups, PythonMap
-from headrace.plan.types import spark_of
 
 
 def mapped(b: Bridge, node: PythonMap, attrs: Mapping[int, Expr], weight: Expr, child: Node) -> DataFrame:

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from headrace.dataflow.operators.compute import Select, Step, Where, computed
-from headrace.dataflow.operators.expressions import Expression, RowColumns
+from headrace.dataflow.operators.kernel_expressions import Expression, RowColumns
 from headrace.dataflow.vectors import vectorized
 from headrace.errors import NotSupported
+from headrace.plan.border_types import arrow_of
 from headrace.plan.catalyst.expressions import Named
 from headrace.plan.catalyst.nodes import Filter, Leaf, Node, Project, Union
-from headrace.plan.types import arrow_of
 
 
 @dataclass(frozen=True)

@@ -24,13 +24,13 @@ from headrace.dataflow.lowering import Lowering
 from headrace.dataflow.operators import calls
 from headrace.dataflow.operators.leading import FirstOfInputStage, LeadingStage
 from headrace.dataflow.operators.recompute import FirstRows, RecomputeStage
+from headrace.plan.border_types import spark_of
 from headrace.plan.catalyst.bridge import Bridge
 from headrace.plan.catalyst.expressions import Attribute, Expr, Named, named
 from headrace.plan.catalyst.kinds import AggregateCall, SortOrder
 from headrace.plan.catalyst.nodes import Node
 from headrace.plan.guards import row_parts
 from headrace.plan.recompute import Applied, Recompute, Regrouped, TopN, Windowed
-from headrace.plan.types import spark_of
 from headrace.state.kernels.order_code import OrderColumn
 
 

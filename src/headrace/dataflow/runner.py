@@ -29,15 +29,15 @@ from headrace.connectors.base import RowError
 from headrace.dataflow.acknowledgements import Acknowledgement, Acknowledgements, NotedFailure
 from headrace.dataflow.build import EpochPlan
 from headrace.dataflow.failures import FailedExpression, NotedChecks, described
-from headrace.dataflow.lasting import LastingPlan
+from headrace.dataflow.kept_plans import LastingPlan
 from headrace.dataflow.operators import deliver, materialize
 from headrace.dataflow.operators.inputs import ERROR_SAMPLES
 from headrace.dataflow.params import AGAIN, EpochParams, property_of, secrets_property_of
 from headrace.errors import JobFailed, NotVectorized
 from headrace.plan.catalyst.answers import UNANSWERED
 from headrace.plan.catalyst.bridge import Bridge
+from headrace.plan.catalyst.java_calls import set_property
 from headrace.plan.catalyst.physical import JavaRows, Physical
-from headrace.plan.catalyst.running import set_property
 from headrace.plan.failures import translate
 from headrace.plan.planner import ViewPlan
 from headrace.state.proof import confirm

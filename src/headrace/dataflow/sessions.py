@@ -6,10 +6,10 @@ from pyspark.sql import functions as F
 
 from headrace.dataflow.flow import Builder, StagePlan, arrow, struct
 from headrace.dataflow.lowering import Lowering
-from headrace.dataflow.operators.session import TIME, SessionStage
+from headrace.dataflow.operators.sessions import TIME, SessionStage
+from headrace.plan.border_types import spark_of
 from headrace.plan.catalyst.expressions import Attribute
 from headrace.plan.sessions import Session
-from headrace.plan.types import spark_of
 
 
 def sessions(plan: Builder, op: Session) -> StagePlan:

@@ -10,8 +10,8 @@ from pyspark.sql import functions as F
 from headrace.dataflow.flow import Builder, Flow, arrow, struct
 from headrace.dataflow.lowering import Lowering
 from headrace.dataflow.operators.timed import KeepStage, PlaceStage, TimeBound
+from headrace.plan.border_types import spark_of
 from headrace.plan.temporal import TemporalFilter
-from headrace.plan.types import spark_of
 
 
 def timed(plan: Builder, op: TemporalFilter) -> Flow:

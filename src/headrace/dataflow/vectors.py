@@ -17,14 +17,14 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.dataflow.operators.exactness import ORDERED, always_casts, exact_decimal, narrows
-from headrace.dataflow.operators.expressions import DAY_US, Call, Column, Expression, Literal
+from headrace.dataflow.operators.kernel_expressions import DAY_US, Call, Column, Expression, Literal
 from headrace.dataflow.operators.spark_hash import can_hash
 from headrace.errors import NotSupported
+from headrace.plan.border_types import arrow_of
 from headrace.plan.catalyst import expressions as catalyst
 from headrace.plan.catalyst import kinds
 from headrace.plan.catalyst.expressions import Expr
 from headrace.plan.guards import soundness, unguarded
-from headrace.plan.types import arrow_of
 
 _t = pa.types
 _SECOND_US = 1_000_000

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from headrace.demo.data import COLUMNS, Inputs
-from headrace.demo.views import VIEWS, View
+from headrace.demo.demo_statements import VIEWS, View
 from headrace.sql.parser import parse_query
 from headrace.sql.statements import TableName
-from headrace.sql.values import parse_text
+from headrace.sql.text_values import parse_text
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 from headrace.demo.board import Board, ViewState
-from headrace.demo.server import DemoServer, select
-from headrace.demo.views import PROGRESS
+from headrace.demo.demo_server import DemoServer, select
+from headrace.demo.demo_statements import PROGRESS
 from headrace.errors import HeadraceError
-from headrace.server.client import ConnectionLost, PgClient
+from headrace.server.simple_client import ConnectionLost, PgClient
 
 _TIMES_EVERY: Final = 5
 """Every how many polls the epochs' times are asked for, which is a query of its own on Spark."""

@@ -2,16 +2,16 @@
 
 The way:
 
-planner.py     `Planner`: a view's query in, its incremental plan out
-catalyst/      the seam around Catalyst: nothing else calls Spark's Java process
-derive.py      walks the optimized plan and builds the tree
-tree.py        what an operator is, and the tree of them: ids, state tables, fingerprint
-types.py       types at the border between Catalyst and Arrow
-alike.py       which of Catalyst's expressions do the same
-failures.py    Spark's errors as headrace's
-guards.py      guards: expressions that give NULL where they would fail
-stored.py      analyzed plans of DataFrames as text
-cuts.py        where a plan is cut so that its joins become jobs of their own
+planner.py       `Planner`: a view's query in, its incremental plan out
+catalyst/        the seam around Catalyst: nothing else calls Spark's Java process
+derive.py        walks the optimized plan and builds the tree
+tree.py          what an operator is, and the tree of them: ids, state tables, fingerprint
+border_types.py  types at the border between Catalyst and Arrow
+alike.py         which of Catalyst's expressions do the same
+failures.py      Spark's errors as headrace's
+guards.py        guards: expressions that give NULL where they would fail
+stored_plans.py  analyzed plans of DataFrames as text
+cuts.py          where a plan is cut so that its joins become jobs of their own
 
 Operators, each with its node and the rule that makes it of Catalyst's plan:
 
@@ -29,18 +29,18 @@ python.py      nodes that call Python functions
 
 More rules:
 
-sharing.py     sides of joins that are looked up in a relation's own rows
-accumulable.py which aggregate functions accumulate, and by which accumulator
-distinct.py    DISTINCT aggregates, hidden from Spark's own rewriting
-windows.py     window functions, and filters on a rank
-limits.py      LIMIT and OFFSET
-tolerance.py   `on_error` 'null' and 'skip': expressions that may fail, guarded
+sharing.py      sides of joins that are looked up in a relation's own rows
+accumulable.py  which aggregate functions accumulate, and by which accumulator
+distinct.py     DISTINCT aggregates, hidden from Spark's own rewriting
+windows.py      window functions, and filters on a rank
+limits.py       LIMIT and OFFSET
+tolerance.py    `on_error` 'null' and 'skip': expressions that may fail, guarded
 
 Event time:
 
-event_time.py  which watermarks count in a plan: asks its operators
-marks.py       what Catalyst's expressions make of marks
-watermarks.py  marks as they move through a plan. Pure
+event_time.py       which watermarks count in a plan: asks its operators
+mark_rules.py       what Catalyst's expressions make of marks
+watermark_rules.py  marks as they move through a plan. Pure
 
 `catalyst/bridge.py` plans a query over *empty but not known to be empty* leaves, one for each relation. `derive.py`
 makes operators of the optimized plan:
@@ -90,17 +90,17 @@ nor a setting changes a view.
 key instead of the whole row. The planner knows it as one more path to its relation (`Path`). A temporal join takes
 the first path of which the join gives all columns; other joins take one whose key is theirs.
 
-*Event time.* A mark is a least of chains, each the watermark of a relation's column put through monotone steps
-(shifts, windows, calendar units). `marks.py` reads them off Catalyst's expressions, and each operator says what becomes
-of those of its input: projections, `Expand` (HOP), unions, grouping and partition keys, and joins whose conditions
-bound the difference of two times pass them on. A plan in which nothing needs a mark (no `WindowClose`, no such join)
-has nothing to do with event time and leaves out no row. Otherwise every state table with a marked key or column gets
+*Event time.* A mark is a least of chains, each the watermark of a relation's column put through monotone steps (shifts,
+windows, calendar units). `mark_rules.py` reads them off Catalyst's expressions, and each operator says what becomes of
+those of its input: projections, `Expand` (HOP), unions, grouping and partition keys, and joins whose conditions bound
+the difference of two times pass them on. A plan in which nothing needs a mark (no `WindowClose`, no such join) has
+nothing to do with event time and leaves out no row. Otherwise every state table with a marked key or column gets
 `TableSchema.expires`. The end of a session has the mark of the rows' time: whatever comes later is at the watermark or
 above, so it can prolong only what ends after it.
 
 *Rows on which an expression fails* (`tolerance.py`) are the subject of docs/design/0011.
 
-*Plans that a restart does not make.* What `dataflow/lasting.py` keeps of a plan was made of one with this
+*Plans that a restart does not make.* What `dataflow/kept_plans.py` keeps of a plan was made of one with this
 fingerprint, by the same programs and of the same definitions, so it needs no look at Catalyst's plan. When more of the
 plan is needed it is made, and must have the fingerprint then.
 

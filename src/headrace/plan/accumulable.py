@@ -12,12 +12,12 @@ from typing import ClassVar
 
 import pyarrow as pa
 
+from headrace.plan.border_types import arrow_of
 from headrace.plan.catalyst.bridge import Bridge
 from headrace.plan.catalyst.expressions import Expr
 from headrace.plan.catalyst.kinds import AggregateCall, AggregateFunction
-from headrace.plan.catalyst.plans import mapped
+from headrace.plan.catalyst.made_nodes import mapped
 from headrace.plan.tree import Attr
-from headrace.plan.types import arrow_of
 from headrace.state.accumulators import Accumulator
 from headrace.state.accumulators.bits import BitAnd, BitOr, BitXor
 from headrace.state.accumulators.counts import Count

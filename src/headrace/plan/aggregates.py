@@ -11,17 +11,17 @@ import pyarrow as pa
 from headrace.errors import NotSupported
 from headrace.plan.accumulable import RULES, Accumulation
 from headrace.plan.alike import Alike
+from headrace.plan.border_types import arrow_of
 from headrace.plan.catalyst import nodes
 from headrace.plan.catalyst.bridge import Bridge
 from headrace.plan.catalyst.expressions import Attribute, Expr, Named, named
 from headrace.plan.catalyst.kinds import AggregateCall
 from headrace.plan.distinct import plain_arguments, revealed
 from headrace.plan.guards import apart, has_guard
-from headrace.plan.marks import MarkReader, Marks
+from headrace.plan.mark_rules import MarkReader, Marks
 from headrace.plan.python import check_aggregates
 from headrace.plan.recompute import Regrouped, recompute
 from headrace.plan.tree import WEIGHT, Attr, Operator, attr_arrow
-from headrace.plan.types import arrow_of
 from headrace.state.schema import Combine, TableSchema
 
 if TYPE_CHECKING:

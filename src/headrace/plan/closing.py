@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from headrace.errors import NotSupported
-from headrace.plan.marks import TIMES, Marks
+from headrace.plan.mark_rules import TIMES, Marks
 from headrace.plan.tree import WEIGHT, Operator, attr_arrow
-from headrace.plan.watermarks import LeastWatermark
+from headrace.plan.watermark_rules import LeastWatermark
 from headrace.state.schema import TableSchema
 
 

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 
 from headrace.plan import tree
 from headrace.plan.closing import closed
-from headrace.plan.marks import Marks
+from headrace.plan.mark_rules import Marks
 from headrace.plan.tree import Operator
-from headrace.plan.watermarks import NO_EVENT_TIME, EventTime
+from headrace.plan.watermark_rules import NO_EVENT_TIME, EventTime
 
 
 def with_event_time(

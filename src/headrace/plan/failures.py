@@ -24,7 +24,7 @@ _PYTHON = re.compile(r"^(\w[\w.]*(?:Error|Exception)): (.*)$", re.MULTILINE)
 _TRACEBACK = "Traceback (most recent call last):"
 _FRAME = re.compile(r'^  File "(.*)", line (\d+), in (.*)$')
 # Frames of Spark and of headrace say nothing about the user's code.
-_CALLING = r"/headrace/dataflow/operators/(?:functions|calls)\.py"
+_CALLING = r"/headrace/dataflow/operators/(?:python_calls|calls)\.py"
 _MACHINERY = re.compile(rf'File "[^"]*(?:/pyspark/|/pyspark\.zip/|{_CALLING}|<frozen )')
 _OPERATOR = re.compile(r'File "[^"]*/headrace/(?:dataflow|state|connectors|session)/')
 

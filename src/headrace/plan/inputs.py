@@ -11,11 +11,11 @@ from pyspark.sql import functions as F
 
 from headrace.errors import NotSupported
 from headrace.plan import lookups
+from headrace.plan.border_types import arrow_of
 from headrace.plan.catalyst.nodes import Leaf, Node
-from headrace.plan.marks import Marks
+from headrace.plan.mark_rules import Marks
 from headrace.plan.tree import Attr, Operator, OwnReading
-from headrace.plan.types import arrow_of
-from headrace.plan.watermarks import of_column
+from headrace.plan.watermark_rules import of_column
 
 if TYPE_CHECKING:
     from headrace.plan.derive import Derivation, PlannedRelation

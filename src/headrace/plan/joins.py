@@ -10,16 +10,16 @@ import pyarrow as pa
 
 from headrace.errors import NotSupported
 from headrace.plan import temporal
+from headrace.plan.border_types import arrow_of
 from headrace.plan.catalyst import nodes
 from headrace.plan.catalyst.expressions import Attribute, Expr
 from headrace.plan.catalyst.nodes import Node
 from headrace.plan.guards import bare
 from headrace.plan.lookups import derive_lookup_join
-from headrace.plan.marks import TIMES, MarkReader, Marks, bands
+from headrace.plan.mark_rules import TIMES, MarkReader, Marks, bands
 from headrace.plan.sharing import share
 from headrace.plan.tree import WEIGHT, Attr, Operator, Sharable, Shared, attr_arrow
-from headrace.plan.types import arrow_of
-from headrace.plan.watermarks import Band, LeastWatermark, through_join
+from headrace.plan.watermark_rules import Band, LeastWatermark, through_join
 from headrace.state.schema import TableSchema
 
 if TYPE_CHECKING:

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from headrace.errors import NotSupported
+from headrace.plan.border_types import arrow_of
 from headrace.plan.catalyst.bridge import Bridge
 from headrace.plan.catalyst.expressions import Attribute, Expr, Named
+from headrace.plan.catalyst.made_nodes import mapped
 from headrace.plan.catalyst.nodes import Filter, Join, Node, Project
-from headrace.plan.catalyst.plans import mapped
-from headrace.plan.marks import Marks, column_of
+from headrace.plan.mark_rules import Marks, column_of
 from headrace.plan.rowwise import Projection, Selection
 from headrace.plan.tree import Attr, Operator, OwnReading
-from headrace.plan.types import arrow_of
 
 if TYPE_CHECKING:
     from headrace.plan.derive import Derivation, Path, PlannedRelation

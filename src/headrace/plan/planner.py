@@ -13,6 +13,7 @@ from pyspark.sql.types import StructField, StructType
 from headrace.common.columns import Column
 from headrace.errors import NotSupported, SparkLost
 from headrace.plan import tolerance, tree
+from headrace.plan.border_types import arrow_of, spark_of
 from headrace.plan.catalyst.bridge import Bridge
 from headrace.plan.catalyst.nodes import Node
 from headrace.plan.derive import Derivation, Path, PlannedRelation
@@ -22,8 +23,7 @@ from headrace.plan.failures import translated
 from headrace.plan.python import nondeterministic_call
 from headrace.plan.sessions import marked
 from headrace.plan.temporal import ClockLiteral
-from headrace.plan.types import arrow_of, spark_of
-from headrace.plan.watermarks import NO_EVENT_TIME, EventTime
+from headrace.plan.watermark_rules import NO_EVENT_TIME, EventTime
 from headrace.sql.statements import LOOKUP_SUFFIX
 from headrace.state.schema import HANDED, ROWS, TableSchema
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
 
+from headrace.plan.border_types import arrow_of
 from headrace.plan.catalyst.expressions import Attribute, Expr
 from headrace.plan.catalyst.nodes import Aggregate, Node, PythonGroups, Window
-from headrace.plan.marks import TIMES, MarkReader, Marks
+from headrace.plan.mark_rules import TIMES, MarkReader, Marks
 from headrace.plan.tree import WEIGHT, Attr, Operator, attr_arrow
-from headrace.plan.types import arrow_of
 from headrace.state.schema import TableSchema
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from headrace.plan.catalyst.expressions import Attribute, Expr, Named, all_renamed
 from headrace.plan.catalyst.nodes import Expand, Filter, Generate, Node, Project
-from headrace.plan.marks import MarkReader, Marks, in_all, merged
+from headrace.plan.mark_rules import MarkReader, Marks, in_all, merged
 from headrace.plan.tree import Operator
 
 if TYPE_CHECKING:

@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, TypeVar
 import pyarrow as pa
 from pyspark.sql.types import StructField, StructType
 
+from headrace.plan.border_types import arrow_of
 from headrace.plan.catalyst.bridge import Bridge
 from headrace.plan.catalyst.expressions import Alias, Attribute, Expr, Literal, Named, attribute
 from headrace.plan.catalyst.kinds import AggregateCall, WindowCall
+from headrace.plan.catalyst.made_nodes import mapped
 from headrace.plan.catalyst.nodes import Filter, Node, Project, PythonMap, Window
-from headrace.plan.catalyst.parts import Part
-from headrace.plan.catalyst.plans import mapped
-from headrace.plan.marks import TIMES, MarkReader, Marks
+from headrace.plan.catalyst.typed_nodes import Part
+from headrace.plan.mark_rules import TIMES, MarkReader, Marks
 from headrace.plan.tree import WEIGHT, Attr, Operator, attr_arrow
-from headrace.plan.types import arrow_of
-from headrace.plan.watermarks import Shift
+from headrace.plan.watermark_rules import Shift
 from headrace.state.schema import TableSchema
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from headrace.connectors.options import ON_ERROR
+from headrace.connectors.option_reader import ON_ERROR
 from headrace.errors import NotSupported
 from headrace.plan import sessions
 from headrace.plan.alike import Alike

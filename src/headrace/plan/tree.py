@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from headrace.plan.catalyst.expressions import Attribute
-from headrace.plan.marks import Marks
-from headrace.plan.watermarks import LeastWatermark
+from headrace.plan.mark_rules import Marks
+from headrace.plan.watermark_rules import LeastWatermark
 from headrace.state.schema import TableSchema
 
 if TYPE_CHECKING:
@@ -192,7 +192,7 @@ WEIGHT: tuple[tuple[pa.Field, Any], ...] = ((pa.field("__w", pa.int64(), nullabl
 
 def attr_arrow(attr: Attr) -> pa.DataType:
     """The Arrow type of an attribute, everything nullable."""
-    from headrace.plan.types import arrow_of
+    from headrace.plan.border_types import arrow_of
 
     return arrow_of(attr.handle)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headrace.plan.catalyst.nodes import Node
-from headrace.plan.marks import Marks, in_all, moved
+from headrace.plan.mark_rules import Marks, in_all, moved
 from headrace.plan.tree import Operator
 
 if TYPE_CHECKING:

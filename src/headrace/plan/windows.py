@@ -7,13 +7,13 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from headrace.plan.border_types import arrow_of
 from headrace.plan.catalyst.expressions import Attribute, Expr, Literal
 from headrace.plan.catalyst.kinds import WindowCall
 from headrace.plan.catalyst.nodes import Filter, Node, Window
 from headrace.plan.recompute import First, Windowed, recompute
 from headrace.plan.rowwise import derive_selection
 from headrace.plan.tree import Operator
-from headrace.plan.types import arrow_of
 from headrace.state.kernels.order_code import useful
 
 if TYPE_CHECKING:

@@ -2,11 +2,11 @@
 
 Messages, no I/O:
 
-wire.py         integers, strings, frames
-frontend.py     what a client sends
-backend.py      what the server sends
-binary.py       values in PostgreSQL's binary format
-rows.py         result columns and batches as row descriptions and data rows
+wire.py          integers, strings, frames
+frontend.py      what a client sends
+backend.py       what the server sends
+binary.py        values in PostgreSQL's binary format
+row_messages.py  result columns and batches as row descriptions and data rows
 
 One connection:
 
@@ -19,21 +19,21 @@ copy_out.py     COPY TO STDOUT: rows to bytes
 
 Login:
 
-door.py         who is let in, and what encrypts the line, made of the settings
-gate.py         one client's login as a state machine. No I/O
-guesses.py      how often somebody may be wrong about a password. No I/O
-tls.py          certificates, read again when their files change
+door.py     who is let in, and what encrypts the line, made of the settings
+gate.py     one client's login as a state machine. No I/O
+guesses.py  how often somebody may be wrong about a password. No I/O
+tls.py      certificates, read again when their files change
 
 The server:
 
-server.py       accepts clients, routes cancel requests, stops gracefully
-peer.py         one client: bytes between its socket and its connection
-worker.py       a thread for each connection's blocking calls
-client.py       a small blocking client, for the shell and the tests
+server.py         accepts clients, routes cancel requests, stops gracefully
+peer.py           one client: bytes between its socket and its connection
+worker.py         a thread for each connection's blocking calls
+simple_client.py  a small blocking client, for the shell and the tests
 
 *Login.* A client gets a session when it is known who it is. `gate.py` goes by the rules of `session/access.py`, the
-roles of `session/roles.py` and the exchange of `common/scram.py`. A client whose role does not exist is asked the
-same questions as one whose role does. `peer.py` answers a request for TLS itself, before the connection sees it:
+roles of `session/stored_roles.py` and the exchange of `common/scram.py`. A client whose role does not exist is asked
+the same questions as one whose role does. `peer.py` answers a request for TLS itself, before the connection sees it:
 nothing that came in plain text may count as said by TLS.
 
 *Threads.* The session's calls block, so a connection's generator runs in its worker. Statements whose work is small
@@ -58,15 +58,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from headrace.server.client import PgClient
     from headrace.server.server import PgServer, ServerThread, run_server_in_thread
+    from headrace.server.simple_client import PgClient
 
 __all__ = ["PgClient", "PgServer", "ServerThread", "run_server_in_thread"]
 
 
 def __getattr__(name: str) -> Any:
     if name == "PgClient":
-        from headrace.server.client import PgClient
+        from headrace.server.simple_client import PgClient
 
         return PgClient
     if name in __all__:

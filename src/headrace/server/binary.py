@@ -20,7 +20,7 @@ from headrace.common.time_of_day import FIELD as TIME_FIELD
 from headrace.common.time_of_day import SPARK_TYPE as TIME
 from headrace.common.time_of_day import text_of as time_text
 from headrace.errors import InvalidText, NotSupported
-from headrace.sql.types import pg_type, render_text, typmod
+from headrace.sql.type_names import pg_type, render_text, typmod
 
 _EPOCH_DATE: Final = dt.date(2000, 1, 1).toordinal()
 _EPOCH_DAYS: Final = 10_957

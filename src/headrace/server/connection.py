@@ -30,7 +30,7 @@ from headrace.server.portals import (
     is_blank,
     pieces,
 )
-from headrace.server.rows import data_rows, row_description
+from headrace.server.row_messages import data_rows, row_description
 from headrace.server.wire import MessageReader, ProtocolViolation
 from headrace.session.named import ByName
 from headrace.session.result import (
@@ -45,7 +45,7 @@ from headrace.session.result import (
     SessionLike,
     shown_zone,
 )
-from headrace.sql.types import spark_type_of_oid
+from headrace.sql.type_names import spark_type_of_oid
 
 _log = structlog.get_logger("headrace.server")
 _CHUNK_BYTES: Final = 32 << 10

@@ -13,8 +13,8 @@ from headrace.common.columns import arrow_type
 from headrace.errors import BadCopyData, HeadraceError, InvalidText
 from headrace.server.binary import parameter_text
 from headrace.session.result import ResultColumn
-from headrace.sql.types import pg_type
-from headrace.sql.values import parse_text
+from headrace.sql.text_values import parse_text
+from headrace.sql.type_names import pg_type
 
 SIGNATURE: Final = b"PGCOPY\n\xff\r\n\0"
 _CHUNK_BYTES: Final = 1 << 20

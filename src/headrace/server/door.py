@@ -12,7 +12,7 @@ from headrace.server.gate import AccessGate
 from headrace.server.guesses import Guesses
 from headrace.server.tls import Certificates
 from headrace.session.access import Rules, check_rules, is_loopback
-from headrace.session.roles import Role
+from headrace.session.stored_roles import Role
 
 if TYPE_CHECKING:
     from headrace.session.audit import AuditLog

@@ -15,7 +15,7 @@ from headrace.server.backend import BackendMessage
 from headrace.server.guesses import Guesses
 from headrace.server.wire import MessageReader, ProtocolViolation
 from headrace.session.access import Caller, Rules
-from headrace.session.roles import Role
+from headrace.session.stored_roles import Role
 
 _REFUSED: Final = "28000"
 

@@ -14,10 +14,10 @@ import pyarrow as pa
 from headrace.errors import HeadraceError, InvalidText, NotSupported
 from headrace.server.backend import BIND_COMPLETE, NO_DATA, ParameterDescription
 from headrace.server.binary import parameter_text
-from headrace.server.rows import Writer, data_row, row_description, row_writers, slices, spread
+from headrace.server.row_messages import Writer, data_row, row_description, row_writers, slices, spread
 from headrace.server.wire import ProtocolViolation
 from headrace.session.result import Pending, Prepared, Quick, Result, ResultColumn
-from headrace.sql.types import pg_type
+from headrace.sql.type_names import pg_type
 
 _BLANK = re.compile(r"(?:\s|;|--[^\n]*(?:\n|$)|/\*(?:[^*]|\*(?!/))*\*/)*")
 

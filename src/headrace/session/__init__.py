@@ -7,7 +7,7 @@ query_result.py  what `Database.sql` returns
 instance.py      `Instance`: a database in this process, as it is put together, and what servers need of it
 keeper.py        keeps Spark running, and puts another application in its place when it has ended
 rehearsal.py     a first life of Spark that only fills the archive of its classes
-logs.py          what the commands log
+log_output.py    what the commands log
 
 A session:
 
@@ -20,7 +20,7 @@ read_epochs.py   which epoch the reads of a session see; snapshots
 locating.py      errors in PostgreSQL's words, with their place in the text
 result.py        what a statement returns
 transactions.py  what a transaction has read and wants to write
-cursors.py       cursors that are open
+open_cursors.py  cursors that are open
 scripts.py       several statements in one text
 audit.py         who came, what was defined, granted and denied, in a file
 startup.py       settings that a client sends when it connects
@@ -31,39 +31,39 @@ turns.py         queries that run at once, and those that wait their turn
 
 Statements known before they run:
 
-prepared.py      statements with parameters
-named.py         prepared statements by the name that a client chose
-texts.py         texts that differ in whole numbers only share a plan
+prepared.py       statements with parameters
+named.py          prepared statements by the name that a client chose
+literal_texts.py  texts that differ in whole numbers only share a plan
 
 What names mean:
 
-names.py         relations of the catalog, system relations, views in place of their names
-defined.py       the time zones in which objects were defined
-leaves.py        relations as leaves of Spark queries
-functions.py     functions that users create
-parts.py         hidden views: the joins that a view was cut at
+names.py              relations of the catalog, system relations, views in place of their names
+defined.py            the time zones in which objects were defined
+leaves.py             relations as leaves of Spark queries
+created_functions.py  functions that users create
+hidden_views.py       hidden views: the joins that a view was cut at
 
 Who may do what:
 
 access.py        who may connect from where, and how they prove it. No I/O
-roles.py         roles and their memberships, as objects of the catalog
+stored_roles.py  roles and their memberships, as objects of the catalog
 rights.py        what a role may do to an object
 
 Queries and streams:
 
 engine.py        queries on Spark
 kernel_plans.py  plans by which kernels compute queries over one table
-frames.py        views from DataFrames and from Spark SQL
+frame_views.py   views from DataFrames and from Spark SQL
 held.py          snapshots that DataFrames read, held as long as a DataFrame lives
-following.py     `Database.subscribe`
+subscribing.py   `Database.subscribe`
 
 Rooms of their own:
 
-execution/       how each kind of statement is carried out
-reading/         reads that need no Spark
-introspection/   queries that look into the system catalogs only
-system/          system relations and functions
-pipelines/       relations defined by functions of a Python file
+execution/      how each kind of statement is carried out
+reading/        reads that need no Spark
+introspection/  queries that look into the system catalogs only
+system/         system relations and functions
+pipelines/      relations defined by functions of a Python file
 
 *Who knows whom.* What carries statements out (`execution/`, `reading/`, `introspection/`, `system/`) gets a `Context`
 and nothing else. Below that are the catalog, the coordinator and what answers queries; above it are `Session`, which
@@ -85,7 +85,7 @@ session when it comes, the same way as after a loss of Spark (`Coordinator.expec
 lane begins an epoch, and all of their inputs' bindings are kept that they might need (`Graph.bindings_for`).
 `Lifecycle.define` tells the planner of all relations, from which moment on queries are let go; then `Lifecycle.plan`
 plans group by group, those with a backlog first, and lets each run. What an earlier server has kept of a plan
-(`dataflow/lasting.py`) takes the place of planning, if all that the plan follows from is the same
+(`dataflow/kept_plans.py`) takes the place of planning, if all that the plan follows from is the same
 (`coordinator/ddl/lasting.py`). Who needs to know of all views what became of them waits for that
 (`Context.wait_for_views`): FLUSH, since a view that cannot be planned holds up those built on it,
 and whatever plans another view.

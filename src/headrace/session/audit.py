@@ -18,7 +18,7 @@ from typing import Final
 
 from structlog import get_logger
 
-from headrace.connectors.options import is_confidential
+from headrace.connectors.option_reader import is_confidential
 from headrace.errors import HeadraceError, InsufficientPrivilege, InvalidParameter
 from headrace.session.context import Context
 from headrace.session.handlers import handler_of

@@ -22,12 +22,12 @@ from headrace.common.zones import Zone
 from headrace.config import Settings
 from headrace.plan.planner import Planner
 from headrace.session.coordination import Coordination
-from headrace.session.cursors import OpenCursor, OpenSubscription
 from headrace.session.engine import Engine, Jobs
 from headrace.session.interrupts import Interrupts
 from headrace.session.keeper import SparkKeeper
 from headrace.session.kernel_plans import KernelPlans
 from headrace.session.named import ByName
+from headrace.session.open_cursors import OpenCursor, OpenSubscription
 from headrace.session.parameters import Parameters
 from headrace.session.read_epochs import SessionReads
 from headrace.session.result import Notice, Prepared, Result

@@ -13,7 +13,7 @@ from headrace.catalog.records import ObjectRecord
 from headrace.connectors.base import SlotStanding
 from headrace.connectors.sources import Secrets
 from headrace.coordinator.decide.lease import Lease
-from headrace.coordinator.observe.history import Checkpoint, RowErrors
+from headrace.coordinator.observe.epoch_history import Checkpoint, RowErrors
 from headrace.coordinator.observe.metrics import Metric
 from headrace.coordinator.observe.progress import AttemptProgress
 from headrace.coordinator.observe.status import EdgeStatus, GroupStatus, JobStatus, RelationEpochs

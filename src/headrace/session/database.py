@@ -18,9 +18,8 @@ from headrace.catalog.contents import MaterializedViewContent
 from headrace.config import Settings
 from headrace.dataflow.spark import spark_start
 from headrace.errors import InvalidParameter, NotSupported
-from headrace.session import frames, functions
-from headrace.session.execution import ddl, routines, sharing, views
-from headrace.session.following import Following, since_of
+from headrace.session import created_functions, frame_views
+from headrace.session.execution import arrangement_choice, ddl, routines, views
 from headrace.session.held import HeldFrames
 from headrace.session.instance import Instance, open_on, open_with
 from headrace.session.names import BoundQuery, names_of, table_name
@@ -28,9 +27,10 @@ from headrace.session.pipelines.apply import Plan
 from headrace.session.pipelines.definitions import Pipeline
 from headrace.session.query_result import QueryResult
 from headrace.session.result import Result
-from headrace.session.roles import ROOT
 from headrace.session.session import Session
-from headrace.session.system.functions import localize
+from headrace.session.stored_roles import ROOT
+from headrace.session.subscribing import Following, since_of
+from headrace.session.system.asking_functions import localize
 from headrace.sql.parser import parse_query
 
 
@@ -92,10 +92,10 @@ class Database:
         target, context = table_name(name), self._main.context
         with self._lock:
             if isinstance(query, DataFrame):
-                frames.create_view(context, target, query, dict(options or {}), on_window_close)
+                frame_views.create_view(context, target, query, dict(options or {}), on_window_close)
             elif dialect == "spark":
-                text = frames.bound_spark_sql(context, query)
-                called = frames.functions_called(context, text)
+                text = frame_views.bound_spark_sql(context, query)
+                called = frame_views.functions_called(context, text)
                 content = MaterializedViewContent(spark_sql=text, emit_on_window_close=on_window_close)
                 ddl.create_planned(context, target, text, content, query, dict(options or {}), called)
             elif dialect == "postgres":
@@ -127,7 +127,7 @@ class Database:
         with self._lock:
             routines.create(
                 self._main.context, table_name(name),
-                lambda: functions.content_of_object(name, function, returns, args, aggregate, strict),
+                lambda: created_functions.content_of_object(name, function, returns, args, aggregate, strict),
                 f"-- Python function {getattr(function, '__qualname__', name)}", or_replace=replace,
             )  # fmt: skip
 
@@ -137,7 +137,7 @@ class Database:
         """The operators that would keep a view of this query up to date."""
         context = self._main.context
         if isinstance(query, DataFrame):
-            shared = sharing.usable(context, {})
+            shared = arrangement_choice.usable(context, {})
             return "\n".join(context.planner.plan(query, arrangements=shared).explain())
         bound = BoundQuery(localize(context, parse_query(query)), names_of(context))
         return "\n".join(views.incremental_plan(context, bound))
@@ -193,7 +193,7 @@ class Database:
 
     def relation(self, name: str) -> DataFrame:
         """A relation as it stands in plans: without rows, to build views from."""
-        return frames.relation(self._main.context, name)
+        return frame_views.relation(self._main.context, name)
 
     def table(self, name: Any = None, **arguments: Any) -> Any:
         """A relation's rows as of now, as a DataFrame; the snapshot stays readable as long as that lives, or any other

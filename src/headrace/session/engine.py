@@ -21,12 +21,12 @@ from headrace.dataflow.spark import cores_of
 from headrace.errors import SparkLost
 from headrace.plan.catalyst.answers import UNANSWERED
 from headrace.plan.catalyst.bridge import PLANNING_CONF
-from headrace.plan.catalyst.running import cancel_jobs, set_property
+from headrace.plan.catalyst.java_calls import cancel_jobs, set_property
 from headrace.plan.failures import translate
 from headrace.session.keeper import SparkKeeper
 from headrace.session.leaves import RelationFunction, SourceFunction, StateFunction
 from headrace.session.result import ResultColumn
-from headrace.sql.binder.spark import quoted
+from headrace.sql.binder.spark_text import quoted
 from headrace.state.stores import Root
 
 if TYPE_CHECKING:

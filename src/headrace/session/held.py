@@ -13,7 +13,7 @@ from typing import Final
 from pyspark.sql import DataFrame
 from structlog import get_logger
 
-from headrace.plan.catalyst.running import LeafHold
+from headrace.plan.catalyst.java_calls import LeafHold
 
 _LOOK_S: Final = 5.0
 

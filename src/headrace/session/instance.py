@@ -25,25 +25,25 @@ from headrace.config import Settings, is_parameter
 from headrace.coordinator.coordinator import Coordinator
 from headrace.coordinator.ddl.place import follow_catalog, open_catalog
 from headrace.coordinator.run.storage import state_root
-from headrace.dataflow import class_archive, kernels
+from headrace.dataflow import class_archive, spark_kernels
 from headrace.dataflow.executors import LOOPBACK, driver_host, is_remote
-from headrace.dataflow.lasting import PlanFiles, programs
+from headrace.dataflow.kept_plans import PlanFiles, programs
 from headrace.dataflow.spark import SparkStart
 from headrace.errors import ShuttingDown
 from headrace.plan.catalyst.answers import UNANSWERED
 from headrace.plan.planner import Planner
-from headrace.session import functions
+from headrace.session import created_functions
 from headrace.session.access import check_rules
 from headrace.session.audit import AuditLog
 from headrace.session.context import Context, Services
 from headrace.session.engine import Engine
 from headrace.session.keeper import SparkKeeper
 from headrace.session.kernel_plans import KernelPlans
-from headrace.session.logs import set_level
+from headrace.session.log_output import set_level
 from headrace.session.parameters import Parameters
-from headrace.session.roles import ROOT, Role, all_roles, role_of
 from headrace.session.session import Session
 from headrace.session.startup import requested
+from headrace.session.stored_roles import ROOT, Role, all_roles, role_of
 from headrace.session.turns import Turns
 from headrace.state.proof import asking_for_proof
 
@@ -164,13 +164,13 @@ class Instance:
 
     def _register_functions(self) -> None:
         """Make kernels and the catalog's functions known; a view on one that cannot be loaded is quarantined."""
-        kernels.register(self.services.spark_sessions())
+        spark_kernels.register(self.services.spark_sessions())
         for record in self.catalog.state.objects_of(FunctionContent):
             self._register(record)
 
     def _register(self, record: ObjectRecord) -> None:
         try:
-            functions.register(self.services.spark_sessions(), record)
+            created_functions.register(self.services.spark_sessions(), record)
         except Exception as error:
             get_logger("headrace").warning("a function cannot be loaded", function=record.name, error=str(error))
 

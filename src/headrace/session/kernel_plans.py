@@ -12,12 +12,12 @@ from pyspark.sql.types import StructType
 
 from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import Column
-from headrace.dataflow.kernels import register
 from headrace.dataflow.queries import KernelQuery, kernel_query
+from headrace.dataflow.spark_kernels import register
 from headrace.plan.catalyst.bridge import Bridge
 from headrace.session.engine import columns_of
 from headrace.session.result import ResultColumn
-from headrace.sql.binder.spark import quoted
+from headrace.sql.binder.spark_text import quoted
 
 _KEPT = 1000
 """Plans that are kept."""

@@ -11,7 +11,7 @@ from headrace.common.columns import Column
 from headrace.connectors.sources import open_source
 from headrace.dataflow.operators.inputs import SnapshotScan, slice_numbers
 from headrace.dataflow.operators.task import OUTPUT_ROWS
-from headrace.plan.catalyst.names import snapshot_name
+from headrace.plan.catalyst.marked_names import snapshot_name
 from headrace.state.arrangement import Arrangement, slice_bounds
 from headrace.state.schema import RunRef, TableSchema
 from headrace.state.stores import Root

@@ -22,16 +22,16 @@ from headrace.common.columns import Column
 from headrace.common.zones import UTC, Zone
 from headrace.errors import HeadraceError, InvalidParameter, NotSupported, UndefinedTable, WrongObjectType
 from headrace.session.context import Context
-from headrace.session.functions import routine_of
+from headrace.session.created_functions import routine_of
 from headrace.session.result import Origin, ResultColumn
 from headrace.session.rights import Rights
-from headrace.session.system.lookup import system_relation
-from headrace.session.system.relations import SystemRelation
-from headrace.session.system.state import SCHEMA as INTERNAL
-from headrace.session.system.state import StateRelation, internal_relation
+from headrace.session.system.state_relations import SCHEMA as INTERNAL
+from headrace.session.system.state_relations import StateRelation, internal_relation
+from headrace.session.system.system_lookup import system_relation
+from headrace.session.system.system_relations import SystemRelation
 from headrace.sql.binder.origins import column_origins
-from headrace.sql.binder.reading import NotBound
-from headrace.sql.binder.spark import quoted
+from headrace.sql.binder.parse_tree import NotBound
+from headrace.sql.binder.spark_text import quoted
 from headrace.sql.binder.way import bound_query, parameter_types
 from headrace.sql.binder.world import Routine
 from headrace.sql.parser import parse_query

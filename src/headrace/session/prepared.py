@@ -9,7 +9,7 @@ from headrace.session.context import Context
 from headrace.session.execution.row_writes import RowPlan
 from headrace.session.handlers import handler_of
 from headrace.session.reading.at_once import is_at_once
-from headrace.session.reading.planning import PlannedRead
+from headrace.session.reading.read_planning import PlannedRead
 from headrace.session.result import Pending, Result, ResultColumn
 from headrace.sql import statements as st
 from headrace.sql.parser import bind, parameter_types
@@ -123,6 +123,13 @@ def plans_as_of(context: Context) -> AsOf:
     return context.catalog.image.objects, context.variables.version
 
 
+def _is_same_row(one: Sequence[ResultColumn] | None, other: Sequence[ResultColumn] | None) -> bool:
+    """Whether both have the same names and types; a relation that was made anew has another oid."""
+    if one is None or other is None:
+        return one is other
+    return [(column.name, column.type) for column in one] == [(column.name, column.type) for column in other]
+
+
 class PreparedRead(PreparedStatement):
     """A query that is answered without Spark, as long as its relation is the same; else it is planned again."""
 
@@ -142,7 +149,11 @@ class PreparedRead(PreparedStatement):
             now = plans_as_of(self._context)
             planned = handler_of(self._statement).plan(self._context, self._statement, self.parameter_types)
             self._planned, self._as_of = None, now  # what has changed is told by the ordinary way
-            if isinstance(planned, PlannedRead) and planned.lasting and planned.plan.columns == self.columns:
+            if (
+                isinstance(planned, PlannedRead)
+                and planned.lasting
+                and _is_same_row(planned.plan.columns, self.columns)
+            ):
                 self._planned = planned
         return self._planned
 

@@ -15,7 +15,7 @@ from headrace.catalog.contents import RoleContent
 from headrace.catalog.records import ObjectRecord
 from headrace.catalog.state import CatalogState
 from headrace.errors import InsufficientPrivilege, UndefinedObject
-from headrace.session.roles import PREDEFINED, ROOT, Role, record_of
+from headrace.session.stored_roles import PREDEFINED, ROOT, Role, record_of
 
 EVERYBODY: Final = 0
 """Who `PUBLIC` is among grantees."""

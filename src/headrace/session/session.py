@@ -31,13 +31,13 @@ from headrace.session.execution.row_writes import RowPlan, run_plan, start_plan
 from headrace.session.execution.select import read
 from headrace.session.execution.transacting import bracket
 from headrace.session.handlers import handler_of
+from headrace.session.literal_texts import KnownTexts
 from headrace.session.locating import located
 from headrace.session.prepared import PreparedStatement, prepare
 from headrace.session.reading.at_once import read_at_once
-from headrace.session.reading.planning import PlannedRead
+from headrace.session.reading.read_planning import PlannedRead
 from headrace.session.result import IdleLimit, Notice, Pending, Result
 from headrace.session.scripts import run_script
-from headrace.session.texts import KnownTexts
 from headrace.session.variables import duration_ms
 from headrace.sql import statements as st
 from headrace.sql.parser import parse, parse_one

@@ -8,7 +8,7 @@ import sys
 from typing import cast, get_args
 
 from headrace.errors import InvalidParameter
-from headrace.server.client import Encryption, PasswordNeeded, PgClient
+from headrace.server.simple_client import Encryption, PasswordNeeded, PgClient
 
 
 def connect(host: str, port: int, *, user: str, dbname: str, password: str | None = None) -> PgClient:

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from headrace.common.zones import Zone
 from headrace.errors import NotSupported
-from headrace.server.client import PgClient, Reply, texts
+from headrace.server.simple_client import PgClient, Reply, texts
 from headrace.session.result import Notice, Result, SessionLike, shown_zone
 
 _RIGHT_ALIGNED_OIDS = frozenset((20, 21, 23, 26, 700, 701, 1700))
@@ -110,7 +110,7 @@ def _outcome_of_reply(reply: Reply) -> StatementOutcome:
 
 
 def _outcome_of_result(result: Result, zone: Zone) -> StatementOutcome:
-    from headrace.sql.types import pg_type
+    from headrace.sql.type_names import pg_type
 
     if result.columns is None:
         return StatementOutcome(None, iter(()), result.tag, result.notices)
@@ -119,7 +119,7 @@ def _outcome_of_result(result: Result, zone: Zone) -> StatementOutcome:
 
 
 def _text_rows(result: Result, zone: Zone) -> Iterator[list[str | None]]:
-    from headrace.sql.types import render_text
+    from headrace.sql.type_names import render_text
 
     columns = result.columns or []
     for batch in result.batches:

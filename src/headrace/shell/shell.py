@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final, TextIO
 
 from headrace.errors import HeadraceError
-from headrace.server.client import ConnectionLost
+from headrace.server.simple_client import ConnectionLost
 from headrace.session.result import Notice
 from headrace.shell.link import Heading, Link, StatementOutcome
 from headrace.shell.script import split_statements

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headrace.errors import OperationalError
-from headrace.server.client import PgClient, texts
+from headrace.server.simple_client import PgClient, texts
 
 
 def take_over(client: PgClient, wait_s: int) -> None:

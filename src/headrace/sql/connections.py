@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from headrace.sql import statements as st
-from headrace.sql.cursor import Cursor
 from headrace.sql.ddl import if_not_exists
-from headrace.sql.options import OptionReferences, options
 from headrace.sql.starts import starts
+from headrace.sql.token_cursor import Cursor
+from headrace.sql.with_options import OptionReferences, options
 
 
 def create_connection(cursor: Cursor) -> st.Statement:

@@ -10,10 +10,10 @@ from sqlglot.tokenizer_core import TokenType
 
 from headrace.sql import grants
 from headrace.sql import statements as st
-from headrace.sql.cursor import Cursor
 from headrace.sql.ddl import KINDS
 from headrace.sql.intervals import zone_of_interval
 from headrace.sql.starts import starts
+from headrace.sql.token_cursor import Cursor
 
 _BARE: Final = re.compile(r"\s*[+-]?\d+(?:\.\d+)?\s*", re.ASCII)
 """A number without a unit."""

@@ -12,11 +12,11 @@ from sqlglot.tokenizer_core import Token
 from headrace.errors import HeadraceError, InvalidParameter, NotSupported, SyntaxFault
 from headrace.sql import statements as st
 from headrace.sql.copying_files import copy_files, names_files
-from headrace.sql.cursor import Cursor, other_database
 from headrace.sql.postgres import ParsedStatement, parse_statement
 from headrace.sql.starts import Inner, nests
 from headrace.sql.statements import DATABASE
 from headrace.sql.subscriptions import subscribe
+from headrace.sql.token_cursor import Cursor, other_database
 
 _LISTS: Final = ("force_quote", "force_not_null", "force_null")
 _TEXTS: Final = ("format", "delimiter", "null", "quote", "escape", "encoding")

@@ -15,8 +15,8 @@ from sqlglot.tokenizer_core import Token
 
 from headrace.errors import NotSupported
 from headrace.sql import statements as st
-from headrace.sql.cursor import Cursor
-from headrace.sql.options import OptionReferences, options
+from headrace.sql.token_cursor import Cursor
+from headrace.sql.with_options import OptionReferences, options
 
 _RENAMED: Final = {"null": "null_string"}
 _WORDS: Final = ("format", "compression")

@@ -8,11 +8,11 @@ from postgast import pg_query_pb2 as pb
 
 from headrace.errors import NotSupported, SyntaxFault
 from headrace.sql import statements as st
-from headrace.sql.cursor import Cursor
 from headrace.sql.postgres import parse_statement
 from headrace.sql.starts import Inner, nests, starts
 from headrace.sql.subscriptions import declare as declare_subscription
 from headrace.sql.subscriptions import is_declaration, timeout_s
+from headrace.sql.token_cursor import Cursor
 
 _BINARY, _SCROLL, _NO_SCROLL, _HOLD, _INSENSITIVE, _ASENSITIVE = 1, 2, 4, 32, 8, 16
 _ALL: Final = 2**63 - 1

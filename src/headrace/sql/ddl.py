@@ -13,18 +13,18 @@ from headrace.common.span import SPARK_TYPE as SPAN
 from headrace.connectors.webhook.validation import SECRET
 from headrace.errors import NotSupported, StatementError, UndefinedColumn
 from headrace.sql import statements as st
-from headrace.sql.cursor import Cursor
 from headrace.sql.datatypes import spark_type
 from headrace.sql.dialect import parse_expression_tokens, parse_tokens, parse_type_tokens
 from headrace.sql.intervals import parse_interval
 from headrace.sql.normalize import interval_words
-from headrace.sql.options import OptionReferences, option_value, options
 from headrace.sql.postgres import check_grammar
 from headrace.sql.query import Query
 from headrace.sql.routines import create_function
 from headrace.sql.starts import starts
-from headrace.sql.types import pg_type_text
+from headrace.sql.token_cursor import Cursor
+from headrace.sql.type_names import pg_type_text
 from headrace.sql.webhooks import read_validation
+from headrace.sql.with_options import OptionReferences, option_value, options
 
 KINDS = ("materialized view", "table", "source", "view", "sink", "index", "schema", "connection", "secret",
          "subscription", "function", "aggregate", "database", "user", "role", "type", "sequence")  # fmt: skip

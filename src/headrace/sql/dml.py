@@ -11,12 +11,12 @@ from sqlglot import exp
 
 from headrace.common.zones import UTC, Zone
 from headrace.errors import NotSupported, SyntaxFault, UndefinedColumn
-from headrace.sql.binder.changes import QueryWanted
+from headrace.sql.binder.row_changes import QueryWanted
 from headrace.sql.datatypes import spark_type
 from headrace.sql.dialect import Headrace, parse_expression_tokens, parse_statement_tokens, tokenize
 from headrace.sql.query import Expression, Query, Rename, Schema
 from headrace.sql.statements import Delete, TableName, Update
-from headrace.sql.values import Untyped, assign, parse_text
+from headrace.sql.text_values import Untyped, assign, parse_text
 
 
 class _Default:

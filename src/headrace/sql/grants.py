@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from headrace.sql import statements as st
-from headrace.sql.cursor import Cursor
 from headrace.sql.starts import starts
+from headrace.sql.token_cursor import Cursor
 
 _PRIVILEGES: Final = ("SELECT", "INSERT", "UPDATE", "DELETE", "USAGE", "CREATE", "EXECUTE")
 _REFUSED: Final = (

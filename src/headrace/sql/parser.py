@@ -14,8 +14,7 @@ from sqlglot.tokenizer_core import Token, TokenType
 from headrace.errors import NotSupported, StatementError, SyntaxFault
 from headrace.sql import connections, control, copying, cursors, ddl, grants, roles, secrets, subscriptions
 from headrace.sql import statements as st
-from headrace.sql.binder.changes import QueryWanted
-from headrace.sql.cursor import Cursor
+from headrace.sql.binder.row_changes import QueryWanted
 from headrace.sql.datatypes import spark_type
 from headrace.sql.dialect import (
     Headrace,
@@ -26,13 +25,14 @@ from headrace.sql.dialect import (
     tokenize,
 )
 from headrace.sql.dml import InsertedRows, assignments_of, returning_of
-from headrace.sql.options import option_value
 from headrace.sql.postgres import check_grammar
 from headrace.sql.query import Expression, Query
 from headrace.sql.secrets import may_hold_a_secret, unquoted
 from headrace.sql.starts import Inner, Readers, Start, nests, starts
-from headrace.sql.types import pg_type_text
-from headrace.sql.values import parse_text
+from headrace.sql.text_values import parse_text
+from headrace.sql.token_cursor import Cursor
+from headrace.sql.type_names import pg_type_text
+from headrace.sql.with_options import option_value
 
 _WITH_STARTS = (connections, control, copying, cursors, ddl, grants, roles, secrets, subscriptions)
 _REFUSED = (

@@ -11,11 +11,11 @@ from sqlglot.errors import SqlglotError
 
 from headrace.common.zones import UTC, Zone
 from headrace.errors import HeadraceError
-from headrace.sql.binder.changes import QueryWanted
+from headrace.sql.binder.row_changes import QueryWanted
 from headrace.sql.binder.way import bound_text
 from headrace.sql.binder.world import NOTHING, Routine, World
 from headrace.sql.dialect import Headrace
-from headrace.sql.functions import called, check_known, put_functions
+from headrace.sql.function_calls import called, check_known, put_functions
 from headrace.sql.law import check_older
 from headrace.sql.normalize import fold_names, iter_tables, normalize, strip_catalog, table_name
 from headrace.sql.statements import TableName

@@ -8,10 +8,10 @@ from typing import Any, Final
 
 from headrace.errors import InvalidDatetime
 from headrace.sql import statements as st
-from headrace.sql.cursor import Cursor
 from headrace.sql.grants import listed_roles, role_name
 from headrace.sql.secrets import HIDDEN, spelled
 from headrace.sql.starts import starts
+from headrace.sql.token_cursor import Cursor
 
 _WORDS: Final[dict[str, tuple[str, object] | None]] = {
     "LOGIN": ("can_login", True), "NOLOGIN": ("can_login", False),

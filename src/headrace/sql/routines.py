@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 
 from headrace.errors import StatementError, SyntaxFault
 from headrace.sql import statements as st
-from headrace.sql.cursor import Cursor
 from headrace.sql.datatypes import spark_type
 from headrace.sql.dialect import parse_type_tokens
-from headrace.sql.options import options
+from headrace.sql.token_cursor import Cursor
+from headrace.sql.with_options import options
 
 _CLAUSES = ("LANGUAGE", "AS", "IMMUTABLE", "STABLE", "VOLATILE", "STRICT", "CALLED", "RETURNS", "WITH", "USING",
             "PARALLEL", "COST", "ROWS", "RUNTIME", "SECURITY")  # fmt: skip

@@ -16,8 +16,8 @@ from sqlglot import exp
 from headrace.common.zones import Zone
 from headrace.errors import HeadraceError, NumericOutOfRange
 from headrace.sql.datatypes import spark_type
-from headrace.sql.types import pg_type_text
-from headrace.sql.values import assign, parse_text
+from headrace.sql.text_values import assign, parse_text
+from headrace.sql.type_names import pg_type_text
 
 Values: TypeAlias = Sequence[object]
 Run: TypeAlias = Callable[[Values, Values], Any]

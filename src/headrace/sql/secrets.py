@@ -11,8 +11,8 @@ from sqlglot.tokenizer_core import TokenType
 
 from headrace.errors import NotSupported, SyntaxFault
 from headrace.sql import statements as st
-from headrace.sql.cursor import Cursor
 from headrace.sql.starts import starts
+from headrace.sql.token_cursor import Cursor
 
 HIDDEN: Final = "'***'"
 """What stands for the value in all that is kept of a statement."""

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from headrace.sql.cursor import Cursor
 from headrace.sql.statements import Statement
+from headrace.sql.token_cursor import Cursor
 
 Inner: TypeAlias = Callable[[Cursor], Statement]
 """Reads a statement that stands inside of another one."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from headrace.errors import InvalidParameter, NotSupported
 from headrace.sql import statements as st
-from headrace.sql.cursor import Cursor
 from headrace.sql.ddl import if_not_exists
 from headrace.sql.intervals import parse_interval
-from headrace.sql.options import options
 from headrace.sql.starts import starts
+from headrace.sql.token_cursor import Cursor
+from headrace.sql.with_options import options
 
 LEAST_EPOCH = 10**13
 """A number from here on is an epoch; one below it is Unix time in milliseconds (it would be the year 2286)."""

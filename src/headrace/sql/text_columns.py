@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from headrace.common.columns import arrow_type
 from headrace.common.zones import UTC, Zone
 from headrace.errors import HeadraceError
-from headrace.sql.values import parse_text
+from headrace.sql.text_values import parse_text
 
 _DAY: Final = r"[12]\d\d\d-\d\d-\d\d"
 _PLAIN: Final[dict[str, str]] = {

@@ -19,10 +19,10 @@ from headrace.errors import NotSupported, UndefinedTable
 from headrace.sql.datatypes import spark_type
 from headrace.sql.law import position_of
 from headrace.sql.normalize import iter_tables, output_name, table_name
-from headrace.sql.rewrite import aggregates, scalars, times
-from headrace.sql.rewrite.build import Types
+from headrace.sql.rewrite import aggregate_rules, scalars, time_rules
+from headrace.sql.rewrite.tree_building import Types
 from headrace.sql.statements import LOOKUP_SUFFIX, TableName
-from headrace.sql.types import pg_type_text
+from headrace.sql.type_names import pg_type_text
 
 Schema = Mapping[TableName, Mapping[str, str]]
 """For each relation its columns and their Spark types."""
@@ -30,9 +30,9 @@ Schema = Mapping[TableName, Mapping[str, str]]
 _LOOKUP = "hr_lookup"
 """Marks a relation that is read `FOR SYSTEM_TIME AS OF PROCTIME()`."""
 
-_RULES: dict[type[exp.Expr], scalars.Rule] = {**scalars.RULES, **times.RULES}
-_RULES[exp.GroupConcat] = aggregates.string_agg
-_ANONYMOUS: dict[str, scalars.Rule] = {**scalars.ANONYMOUS, **times.ANONYMOUS}
+_RULES: dict[type[exp.Expr], scalars.Rule] = {**scalars.RULES, **time_rules.RULES}
+_RULES[exp.GroupConcat] = aggregate_rules.string_agg
+_ANONYMOUS: dict[str, scalars.Rule] = {**scalars.ANONYMOUS, **time_rules.ANONYMOUS}
 
 
 class _Generator(SparkGenerator):
@@ -114,8 +114,8 @@ def apply_rules(tree: exp.Expr, types: Types) -> exp.Expr:
         rule = _RULES.get(type(node))
         if isinstance(node, exp.Anonymous):
             rule = _ANONYMOUS.get(str(node.name).lower())
-        if aggregates.is_array_agg(node):
-            rule = aggregates.array_agg
+        if aggregate_rules.is_array_agg(node):
+            rule = aggregate_rules.array_agg
         if rule is not None:
             chosen = rule
 
@@ -134,7 +134,7 @@ def _apply_select_rules(tree: exp.Expr) -> exp.Expr:
         select.set("locks", None)
         distinct = select.args.get("distinct")
         if distinct is not None and distinct.args.get("on") is not None:
-            tree = _replace(tree, select, lambda node: aggregates.distinct_on(node))  # type: ignore[arg-type]
+            tree = _replace(tree, select, lambda node: aggregate_rules.distinct_on(node))  # type: ignore[arg-type]
     for node in list(tree.walk()):
         limit = node.args.get("limit")
         if isinstance(limit, exp.Fetch):

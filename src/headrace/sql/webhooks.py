@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import Final, NoReturn
 
 from headrace.connectors.webhook.validation import DIGESTS, ENCODINGS, Validation
-from headrace.sql.cursor import Cursor
 from headrace.sql.statements import TableName
+from headrace.sql.token_cursor import Cursor
 
 _HINT: Final = (
     "secure_compare(headers->>'name', ['prefix' ||] s) or "

@@ -11,12 +11,12 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
-from headrace.state.cursor import K_LOWEST, RowSpan, chunks, overlaps, spans
 from headrace.state.kernels import concat, consolidate, expand_ranges, int64_values, sort_rows
 from headrace.state.kernels.bloom import Probe
 from headrace.state.kernels.equality import Bools, Ints
 from headrace.state.kernels.order_code import counted_units, leading
 from headrace.state.run import OPEN_RUNS, Run, RunCache
+from headrace.state.run_cursor import K_LOWEST, RowSpan, chunks, overlaps, spans
 from headrace.state.schema import RunRef, TableSchema
 from headrace.state.stores import Root
 from headrace.state.watermark import alive, expired_runs, may_expire

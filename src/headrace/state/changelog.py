@@ -22,11 +22,11 @@ import pyarrow as pa
 
 from headrace.errors import InvalidParameter
 from headrace.state.arrangement import Arrangement
-from headrace.state.cursor import K_LOWEST, spans
 from headrace.state.kernels import concat, consolidate, int64_values, rows_equal, take
 from headrace.state.kernels.copies import piece_rows
 from headrace.state.kernels.equality import Bools, Ints
 from headrace.state.run import OPEN_RUNS
+from headrace.state.run_cursor import K_LOWEST, spans
 from headrace.state.schema import RunRef, TableSchema
 from headrace.state.stores import Root
 

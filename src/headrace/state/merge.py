@@ -15,10 +15,10 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.state.arrangement import CHUNK_ROWS, with_epochs
-from headrace.state.cursor import K_LOWEST, RowSpan, chunks, overlaps, spans
 from headrace.state.kernels import concat, consolidate, int64_values
 from headrace.state.kernels.sizes import overflows_named
 from headrace.state.run import Run, Section, write_run
+from headrace.state.run_cursor import K_LOWEST, RowSpan, chunks, overlaps, spans
 from headrace.state.schema import RunRef, TableSchema
 from headrace.state.stores import Root
 from headrace.state.watermark import alive

@@ -1,10 +1,10 @@
 """HTTP: requests that put rows into tables (webhooks).
 
-exchange.py  one connection: requests in, answers out, within limits of size and time
-receiver.py  what a request comes to: which table, whether it may, its rows, and what it is answered. No network
-local.py     which requests may go to a table that asks for no proof
-seldom.py    the log, which a flood of requests does not fill
-server.py    listens, and bounds how much is under way
+exchange.py     one connection: requests in, answers out, within limits of size and time
+receiver.py     what a request comes to: which table, whether it may, its rows, and what it is answered. No network
+local.py        which requests may go to a table that asks for no proof
+seldom.py       the log, which a flood of requests does not fill
+http_server.py  listens, and bounds how much is under way
 
 A request costs no Spark and no session: its rows go to the tables' writer as those of an INSERT do, one request, one
 write, which the writer commits in a group with all others that wait. It is answered when that is durable.

@@ -21,7 +21,7 @@ from headrace.connectors.webhook.options import by_lines, is_webhook
 from headrace.connectors.webhook.validation import SECRET, Validation
 from headrace.coordinator.decide.watermarks import declared
 from headrace.coordinator.writes.requests import RowWrite, TableWrite, WriteResult
-from headrace.coordinator.writes.rows import RowOperation, append_rows, insert_rows
+from headrace.coordinator.writes.written_rows import RowOperation, append_rows, insert_rows
 from headrace.errors import (
     DataError,
     HeadraceError,
@@ -31,7 +31,7 @@ from headrace.errors import (
     UndefinedTable,
 )
 from headrace.sql.statements import DATABASE
-from headrace.state.changes import TableChange
+from headrace.state.table_changes import TableChange
 from headrace.web.exchange import Answer, Head, failed
 from headrace.web.local import strangeness
 from headrace.web.seldom import SeldomLog

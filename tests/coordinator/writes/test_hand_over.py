@@ -12,7 +12,7 @@ from headrace.catalog.edits import AddEvent
 from headrace.common.faults import arm, disarm_all
 from headrace.coordinator.writes.requests import Deferred, Part
 from headrace.errors import HeadraceError, UniqueViolation
-from headrace.state.changes import TableChange
+from headrace.state.table_changes import TableChange
 from support import WAIT_S, eventually
 
 

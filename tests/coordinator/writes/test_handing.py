@@ -13,8 +13,8 @@ from headrace.coordinator.ddl.recovered import rows_schema
 from headrace.coordinator.decide.into import circle
 from headrace.coordinator.writes.handing import change_of, whole_keys
 from headrace.errors import NotNullViolation, SinkError
-from headrace.state.changes import TableChange, stored_rows
 from headrace.state.kernels import consolidate
+from headrace.state.table_changes import TableChange, stored_rows
 
 KEYED = ObjectRecord(
     1, TableContent(), "public", "t", (Column("v", "int"), Column("k", "int", False), Column("w", "string", False)),

@@ -15,9 +15,9 @@ from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import Column
 from headrace.errors import HeadraceError
 from headrace.session import session as session_module
+from headrace.session.literal_texts import lifted
 from headrace.session.result import Result
 from headrace.session.session import Session
-from headrace.session.texts import lifted
 from homes import Home
 
 
@@ -147,7 +147,7 @@ def test_what_limits_time_is_not_run_the_short_way(sessions: list[Session]) -> N
 
 
 def test_as_many_kinds_are_remembered_as_have_room(sessions: list[Session], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.session.texts.KEPT", 5)
+    monkeypatch.setattr("headrace.session.literal_texts.KEPT", 5)
     one = sessions[0]
     assert session_module.KnownTexts is type(one._texts)
     for n in range(40):

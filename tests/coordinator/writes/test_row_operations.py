@@ -12,7 +12,7 @@ from hypothesis import strategies as some
 from headrace.coordinator.writes.gates import Gate, Gates
 from headrace.coordinator.writes.history import KEYS_OF_CHANGE, ReadSet, Touched, WriteHistory, touches
 from headrace.coordinator.writes.row_cache import RowCache
-from headrace.coordinator.writes.rows import (
+from headrace.coordinator.writes.written_rows import (
     Effect,
     FoundRow,
     RowChanges,

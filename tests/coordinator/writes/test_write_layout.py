@@ -16,8 +16,8 @@ from write_world import layout_of
 
 from headrace.common.columns import arrow_type
 from headrace.coordinator.writes.group import find_rows
-from headrace.state.changes import stored_rows
 from headrace.state.kernels import consolidate
+from headrace.state.table_changes import stored_rows
 
 UTC = ZoneInfo("UTC")
 

@@ -22,9 +22,9 @@ from headrace.coordinator.writes.transaction import WriteTransaction
 from headrace.errors import QueryCanceled, SerializationFailure, StorageError
 from headrace.session.session import Session
 from headrace.state.arrangement import Arrangement
-from headrace.state.changes import stored_rows
 from headrace.state.kernels import consolidate
 from headrace.state.run import Section, write_run
+from headrace.state.table_changes import stored_rows
 from homes import Home
 from support import WAIT_S, eventually
 

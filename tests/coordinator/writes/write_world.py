@@ -18,9 +18,9 @@ from headrace.common.columns import Column, arrow_schema, arrow_type
 from headrace.coordinator import TableChange
 from headrace.coordinator.writes.layout import RowLayout
 from headrace.coordinator.writes.requests import Request, RowWrite, WriteResult
-from headrace.coordinator.writes.rows import Effect, Lookup, RowOperation, append_rows, change_row, insert_rows
 from headrace.coordinator.writes.transaction import WriteTransaction
 from headrace.coordinator.writes.writer import Writer
+from headrace.coordinator.writes.written_rows import Effect, Lookup, RowOperation, append_rows, change_row, insert_rows
 from headrace.state.arrangement import Arrangement
 from headrace.state.schema import TableSchema
 from support import WAIT_S, eventually

@@ -15,7 +15,7 @@ from functools import lru_cache, partial
 from typing import Any, BinaryIO, Final, cast
 
 from headrace.connectors.declared import DeclaredOptions, Option
-from headrace.connectors.files.stores import ContentMark
+from headrace.connectors.files.store_access import ContentMark
 from headrace.errors import InvalidParameter, OperationalError, SourceError
 
 SCHEMES: Final = ("s3", "gs", "az")

@@ -18,7 +18,7 @@ from typing import BinaryIO, Final, Protocol
 from headrace.connectors.declared import DeclaredOptions, Option
 from headrace.connectors.files.clients import STORE, URL, Bucket, scheme_of
 from headrace.connectors.files.out import COMPRESSIONS, FORMATS
-from headrace.connectors.files.stores import local_path
+from headrace.connectors.files.store_access import local_path
 from headrace.errors import DiskFull, DuplicateObject, HeadraceError, InvalidParameter, SinkError
 from headrace.state.objects import is_full, sync_directory
 

@@ -18,11 +18,11 @@ import pyarrow.parquet as papq
 
 from headrace.common.columns import Column, arrow_type
 from headrace.connectors.base import RowError
+from headrace.connectors.files.file_listing import FileState, is_compressed
 from headrace.connectors.files.lines import BOM, Ends, open_text, record_chunks, records_before
-from headrace.connectors.files.listing import FileState, is_compressed
 from headrace.connectors.json_in import Fault, JsonRecords, nullable_schema, one_array, rows_of
+from headrace.connectors.parsed_values import cast_array, strings_to_array
 from headrace.connectors.policy import ParsedRows, sample
-from headrace.connectors.values import cast_array, strings_to_array
 from headrace.errors import SourceError
 
 _PARQUET_BATCH_ROWS = 65_536

@@ -10,10 +10,10 @@ import pyarrow.csv as pacsv
 import pyarrow.json as pajson
 
 from headrace.common.columns import Column
+from headrace.connectors.files.file_listing import FileState, format_of, list_files
 from headrace.connectors.files.formats import TextOptions, opened_parquet
 from headrace.connectors.files.lines import open_text, record_chunks
-from headrace.connectors.files.listing import FileState, format_of, list_files
-from headrace.connectors.files.stores import FileStore
+from headrace.connectors.files.store_access import FileStore
 from headrace.errors import InvalidParameter, SourceError
 
 SAMPLE_BYTES = 16 << 20

@@ -28,8 +28,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.connectors.files.listing import FileState, is_compressed
-from headrace.connectors.files.stores import ContentMark
+from headrace.connectors.files.file_listing import FileState, is_compressed
+from headrace.connectors.files.store_access import ContentMark
 from headrace.errors import SourceError
 
 CHUNK_BYTES = 4 << 20

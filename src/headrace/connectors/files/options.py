@@ -9,12 +9,12 @@ from typing import Final
 from headrace.common.columns import Column
 from headrace.connectors.declared import DeclaredOptions, Option
 from headrace.connectors.files.clients import STORE
+from headrace.connectors.files.file_listing import FORMATS
 from headrace.connectors.files.formats import TextOptions
-from headrace.connectors.files.listing import FORMATS
-from headrace.connectors.files.objects import LISTS_EVERY, opened
+from headrace.connectors.files.object_files import LISTS_EVERY, opened
 from headrace.connectors.files.replay import ReplayPace
-from headrace.connectors.files.stores import LOCAL, FileStore
-from headrace.connectors.options import OptionReader
+from headrace.connectors.files.store_access import LOCAL, FileStore
+from headrace.connectors.option_reader import OptionReader
 from headrace.errors import InvalidParameter, NotSupported
 
 SOURCE: Final = DeclaredOptions(

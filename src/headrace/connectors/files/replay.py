@@ -19,8 +19,8 @@ import pyarrow as pa
 
 from headrace.common.columns import Column, arrow_schema
 from headrace.connectors.base import RowError
+from headrace.connectors.files.file_listing import FileState
 from headrace.connectors.files.formats import FilePiece, TextOptions, read_piece
-from headrace.connectors.files.listing import FileState
 from headrace.connectors.pacing import EventSchedule, RateSchedule, Schedule
 from headrace.connectors.policy import ParsedRows
 

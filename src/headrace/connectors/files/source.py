@@ -25,9 +25,7 @@ from headrace.connectors.base import (
     kept_columns,
 )
 from headrace.connectors.files import infer
-from headrace.connectors.files.formats import FilePiece, opened_parquet, read_piece
-from headrace.connectors.files.lines import advance, align
-from headrace.connectors.files.listing import (
+from headrace.connectors.files.file_listing import (
     FileState,
     file_states,
     format_of,
@@ -35,9 +33,11 @@ from headrace.connectors.files.listing import (
     list_files,
     merge_listing,
 )
+from headrace.connectors.files.formats import FilePiece, opened_parquet, read_piece
+from headrace.connectors.files.lines import advance, align
 from headrace.connectors.files.options import SOURCE, location, replay_options
 from headrace.connectors.files.replay import ReplayRows, load_replay
-from headrace.connectors.options import OptionReader
+from headrace.connectors.option_reader import OptionReader
 from headrace.connectors.pacing import admit
 from headrace.connectors.policy import ParsedRows, apply_policy
 from headrace.errors import InvalidParameter

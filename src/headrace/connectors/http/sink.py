@@ -16,7 +16,7 @@ from typing import Final
 import pyarrow as pa
 
 from headrace.common.columns import Column
-from headrace.connectors.connections import Connects
+from headrace.connectors.connection_options import Connects
 from headrace.connectors.declared import DeclaredOptions, Option
 from headrace.connectors.http.client import Address, Client, NoAnswer, Response
 from headrace.connectors.json_out import objects, text

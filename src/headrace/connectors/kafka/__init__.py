@@ -2,17 +2,17 @@
 
 Both ways:
 
-options.py    the options of the connector, and its clients' configuration
-avro.py       records in Avro, with Confluent's framing
+options.py       the options of the connector, and its clients' configuration
+avro.py          records in Avro, with Confluent's framing
 avro_columns.py  the same decoded by columns, where they are plain
-registry.py   a schema registry: schemas by id, and the newest of a subject
+registry.py      a schema registry: schemas by id, and the newest of a subject
 
 Reading:
 
-source.py     the source: a partition is a split, an offset a position
-reading.py    reads ranges of offsets in Spark's workers, one consumer for each process
-records.py    records as rows, and the columns that `INCLUDE` adds
-changes.py    records that are changes of a table: `FORMAT UPSERT` and `FORMAT DEBEZIUM`
+source.py        the source: a partition is a split, an offset a position
+reading.py       reads ranges of offsets in Spark's workers, one consumer for each process
+message_rows.py  records as rows, and the columns that `INCLUDE` adds
+changes.py       records that are changes of a table: `FORMAT UPSERT` and `FORMAT DEBEZIUM`
 
 Writing:
 

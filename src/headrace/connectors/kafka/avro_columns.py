@@ -19,6 +19,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 Ints: TypeAlias = npt.NDArray[np.int64]
+Numbers: TypeAlias = npt.NDArray[Any]
+"""Of any of numpy's types."""
+AvroType: TypeAlias = Any
+"""A type as a schema's JSON writes it: a name, an object, or a union's list."""
 Rows: TypeAlias = Ints | slice
 """Which records: all of them, or those at some places."""
 
@@ -88,7 +92,7 @@ class _Walk:
 class FieldValues:
     """A field of records before it is a column: numbers, or where its bytes are."""
 
-    values: npt.NDArray[Any]
+    values: Numbers
     """Numbers, or the first byte of each."""
     lengths: Ints | None = None
     """Of the bytes."""
@@ -170,7 +174,7 @@ _SIMPLE: Final[Mapping[str, Reader]] = {
 }  # fmt: skip
 
 
-def _reader(kind: Any, wanted: bool) -> Reader:
+def _reader(kind: AvroType, wanted: bool) -> Reader:
     """What walks over a value of a type, and looks at one that no column wants.
 
     Raises `_NotPlain`; names of types are not looked up here.
@@ -224,7 +228,7 @@ def _checked(raw: FieldValues, bounds: tuple[int, int]) -> npt.NDArray[np.int64]
     return values
 
 
-def _array(raw: FieldValues, values: npt.NDArray[Any], kind: pa.DataType) -> pa.Array:
+def _array(raw: FieldValues, values: Numbers, kind: pa.DataType) -> pa.Array:
     # A NaN is a value, and no NULL.
     return pa.array(values, kind, mask=None if raw.valid is None else ~raw.valid, from_pandas=False)
 
@@ -303,7 +307,7 @@ def _validity(raw: FieldValues) -> pa.Buffer | None:
     return None if raw.valid is None else pa.py_buffer(np.packbits(raw.valid, bitorder="little"))
 
 
-def _maker(kind: Any, wanted: pa.DataType) -> Maker:
+def _maker(kind: AvroType, wanted: pa.DataType) -> Maker:
     """What makes a column of a type's values, as a reader by record would. Raises `_NotPlain`."""
     if isinstance(kind, list):
         return _maker(next(k for k in kind if k != "null"), wanted)
@@ -355,7 +359,7 @@ class RecordColumns:
     schema: pa.Schema
 
     @classmethod
-    def of(cls, written: Any, schema: pa.Schema) -> RecordColumns | None:
+    def of(cls, written: AvroType, schema: pa.Schema) -> RecordColumns | None:
         """None if the writer's schema, or a column, is not plain."""
         if not isinstance(written, dict) or written.get("type") != "record":
             return None

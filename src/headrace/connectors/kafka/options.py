@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from headrace.connectors.connections import Connects
+from headrace.connectors.connection_options import Connects
 from headrace.connectors.declared import DeclaredOptions, Option, needed_module
 from headrace.connectors.kafka.registry import OPTIONS as REGISTRY_OPTIONS
 from headrace.errors import HeadraceError, InvalidParameter

@@ -26,6 +26,7 @@ from headrace.connectors.base import (
 )
 from headrace.connectors.declared import needed_module
 from headrace.connectors.kafka.avro import columns_of, row_of_change
+from headrace.connectors.kafka.message_rows import RecordShape, included
 from headrace.connectors.kafka.options import (
     ANSWER_S,
     LATEST,
@@ -36,9 +37,8 @@ from headrace.connectors.kafka.options import (
     properties,
 )
 from headrace.connectors.kafka.reading import TopicReading, read_range
-from headrace.connectors.kafka.records import RecordShape, included
 from headrace.connectors.kafka.registry import NoSchema, Registry, check_encode
-from headrace.connectors.options import COMMON_OPTIONS, OptionReader, without_included
+from headrace.connectors.option_reader import COMMON_OPTIONS, OptionReader, without_included
 from headrace.errors import InvalidParameter, SourceError
 
 TOPIC = "topic"

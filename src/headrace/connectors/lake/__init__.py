@@ -1,11 +1,11 @@
 """Tables of a data lake, Iceberg's and Delta's.
 
-tables.py          what all lake tables share: where they are, which columns they take, which types hold others
+tables.py  what all lake tables share: where they are, which columns they take, which types hold others
 
 Sinks, where an epoch is one commit of the table, which also records its number:
 
-iceberg.py         the `iceberg` sink, and where such a table is
-delta.py           the `deltalake` sink, and where such a table is
+iceberg.py  the `iceberg` sink, and where such a table is
+delta.py    the `deltalake` sink, and where such a table is
 
 Sources, where an offset is a snapshot of the table:
 

@@ -36,7 +36,7 @@ from headrace.connectors.lake.source import (
     LakeTable,
 )
 from headrace.connectors.lake.tables import STORE
-from headrace.connectors.values import cast_array
+from headrace.connectors.parsed_values import cast_array
 from headrace.errors import NotSupported, SourceError
 
 SOURCE: Final = DeclaredOptions(

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from headrace.common.columns import Column, arrow_schema
 from headrace.connectors import netting
-from headrace.connectors.connections import Connects
+from headrace.connectors.connection_options import Connects
 from headrace.connectors.declared import DeclaredOptions, Option, needed_module
 from headrace.connectors.lake.tables import CREATE, STORE, LakeSink, absent, check_columns, fitted, told
 from headrace.connectors.sinks import SinkPosition, already_delivered

@@ -35,9 +35,9 @@ from headrace.connectors.lake import changes
 from headrace.connectors.lake.changes import Commit, Content, Piece
 from headrace.connectors.lake.rows import FileChanges
 from headrace.connectors.lake.tables import holds
-from headrace.connectors.options import COMMON_OPTIONS, OptionReader
+from headrace.connectors.option_reader import COMMON_OPTIONS, OptionReader
+from headrace.connectors.parsed_values import cast_array
 from headrace.connectors.policy import ParsedRows, apply_policy, sample
-from headrace.connectors.values import cast_array
 from headrace.errors import HeadraceError, NotSupported, SourceError
 
 EARLIEST, LATEST = "earliest", "latest"

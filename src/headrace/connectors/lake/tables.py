@@ -9,7 +9,7 @@ from typing import ClassVar, Final
 import pyarrow as pa
 
 from headrace.common.columns import Column, arrow_type
-from headrace.connectors.connections import Connects
+from headrace.connectors.connection_options import Connects
 from headrace.connectors.declared import DeclaredOptions, Option
 from headrace.connectors.netting import NetChanges, taken
 from headrace.connectors.sinks import SINK_OPTIONS, Sink, key_of

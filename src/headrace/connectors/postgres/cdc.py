@@ -31,15 +31,15 @@ from headrace.connectors.base import (
     Source,
     common_options,
 )
-from headrace.connectors.options import COMMON_OPTIONS, OptionReader, without_included
+from headrace.connectors.option_reader import COMMON_OPTIONS, OptionReader, without_included
+from headrace.connectors.parsed_values import strings_to_array
 from headrace.connectors.policy import ParsedRows, apply_policy, sample
 from headrace.connectors.postgres import slots
 from headrace.connectors.postgres.fetching import content, declare, fetched
 from headrace.connectors.postgres.options import CDC, cdc_server, connection, with_slot
 from headrace.connectors.postgres.pgoutput import DELETE, UPSERT, Decoder, Messages, RowEvents
-from headrace.connectors.postgres.sharing import CAUGHT_UP, LSN, TABLE
+from headrace.connectors.postgres.slot_sharing import CAUGHT_UP, LSN, TABLE
 from headrace.connectors.postgres.tables import check_key
-from headrace.connectors.values import strings_to_array
 from headrace.errors import InvalidParameter, NotSupported, SourceError
 
 QUIET_BYTES = 16 << 20

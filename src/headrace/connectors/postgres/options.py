@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from headrace.connectors.connections import Connects
+from headrace.connectors.connection_options import Connects
 from headrace.connectors.declared import DeclaredOptions, Option, needed_module
 from headrace.errors import HeadraceError, InvalidParameter, SinkError
 

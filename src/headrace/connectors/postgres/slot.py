@@ -1,4 +1,4 @@
-"""The `postgres-cdc` source of several tables: one slot and one publication, bound together. `sharing.py` says how."""
+"""The `postgres-cdc` source of several tables: one slot and publication, bound together as `slot_sharing.py` says."""
 
 from __future__ import annotations
 
@@ -23,11 +23,19 @@ from headrace.connectors.base import (
     Source,
     common_options,
 )
-from headrace.connectors.options import COMMON_OPTIONS, OptionReader
+from headrace.connectors.option_reader import COMMON_OPTIONS, OptionReader
 from headrace.connectors.postgres import slots
 from headrace.connectors.postgres.fetching import declare, fetched
 from headrace.connectors.postgres.options import SHARED, cdc_server, connection, with_slot
-from headrace.connectors.postgres.sharing import CAUGHT_UP, LSN, QUIET_BYTES, TABLE, Joining, SharedTables, Transactions
+from headrace.connectors.postgres.slot_sharing import (
+    CAUGHT_UP,
+    LSN,
+    QUIET_BYTES,
+    TABLE,
+    Joining,
+    SharedTables,
+    Transactions,
+)
 from headrace.connectors.postgres.stretch import HEAD, KEPT_BYTES, Collector, Recent, Stretch
 from headrace.connectors.postgres.tables import check_key, published
 from headrace.errors import InvalidParameter, SourceError

@@ -11,12 +11,12 @@ import numpy as np
 from headrace.common.columns import Column
 from headrace.common.identifiers import quoted_name
 from headrace.connectors.base import Admission, Binding, Offsets, ReadBatch, ReadTask
-from headrace.connectors.options import COMMON_OPTIONS, without_included
+from headrace.connectors.option_reader import COMMON_OPTIONS, without_included
 from headrace.connectors.postgres.cdc import PostgresCdcSource
 from headrace.connectors.postgres.options import CDC, cdc_server, connection
 from headrace.connectors.postgres.pgoutput import Messages
-from headrace.connectors.postgres.sharing import CAUGHT_UP, LSN, TABLE
 from headrace.connectors.postgres.slot import RECENT, owns, place_of
+from headrace.connectors.postgres.slot_sharing import CAUGHT_UP, LSN, TABLE
 from headrace.connectors.postgres.tables import Published, keys, published
 from headrace.errors import NotSupported, SourceError
 

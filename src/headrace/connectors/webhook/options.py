@@ -9,7 +9,7 @@ from headrace.common.columns import Column
 from headrace.common.jsonb.document import SPARK_TYPE as JSONB
 from headrace.connectors.declared import DeclaredOptions, Option
 from headrace.connectors.leaving import own_type
-from headrace.connectors.options import COMMON_OPTIONS
+from headrace.connectors.option_reader import COMMON_OPTIONS
 from headrace.connectors.webhook.validation import PREFIX
 from headrace.errors import InvalidParameter, NotSupported
 

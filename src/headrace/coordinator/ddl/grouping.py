@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 
 from headrace.config import Settings
 from headrace.coordinator.decide.graph import Graph
-from headrace.coordinator.decide.options import own_group
+from headrace.coordinator.decide.view_options import own_group
 from headrace.coordinator.run.live_state import Job, LiveRelation
 from headrace.errors import InvalidParameter, StatementError
 

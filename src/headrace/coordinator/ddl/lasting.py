@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from headrace.catalog.contents import FunctionContent, IndexContent, PlannedContent, SinkContent, ViewContent
 from headrace.catalog.records import JobRecord, ObjectRecord
 from headrace.catalog.state import CatalogState
-from headrace.coordinator.decide.options import on_error
+from headrace.coordinator.decide.view_options import on_error
 from headrace.state.schema import ROWS
 
 

@@ -28,8 +28,8 @@ from headrace.coordinator.ddl.undecided import Undecided
 from headrace.coordinator.decide import automatic
 from headrace.coordinator.decide.into import refuse_circle, target_of
 from headrace.coordinator.decide.life import Turn, turned
-from headrace.coordinator.decide.options import checked_options, on_error
-from headrace.coordinator.observe.history import History
+from headrace.coordinator.decide.view_options import checked_options, on_error
+from headrace.coordinator.observe.epoch_history import History
 from headrace.coordinator.run.lanes import Lanes
 from headrace.coordinator.run.live_state import Job, LiveRelation, LiveState
 from headrace.coordinator.run.locks import Locks

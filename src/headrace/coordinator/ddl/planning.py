@@ -19,9 +19,9 @@ from headrace.coordinator.decide import automatic
 from headrace.coordinator.decide.graph import GraphIndex
 from headrace.coordinator.decide.job import PlanFacts
 from headrace.coordinator.decide.life import Turn, turned
-from headrace.coordinator.decide.options import on_error
 from headrace.coordinator.decide.settlement import settled
 from headrace.coordinator.decide.steps import StepPosition, position_of
+from headrace.coordinator.decide.view_options import on_error
 from headrace.coordinator.decide.watermarks import time_column
 from headrace.coordinator.run.application import PLANNING_TRIES, Application
 from headrace.coordinator.run.guard import as_headrace_error
@@ -30,10 +30,10 @@ from headrace.coordinator.run.live_state import Job, LiveState, Runner, RunnerFa
 from headrace.coordinator.run.locks import Locks
 from headrace.coordinator.run.regroup import regroup
 from headrace.coordinator.run.runtime import Runtime
-from headrace.dataflow.lasting import LastingPlan, Outline, PlanFiles
+from headrace.dataflow.kept_plans import LastingPlan, Outline, PlanFiles
 from headrace.errors import CorruptObject, Fenced, HeadraceError, JobFailed, SparkLost
 from headrace.plan.planner import Path, PlannedRelation, Planner, ViewPlan
-from headrace.plan.stored import stored_query
+from headrace.plan.stored_plans import stored_query
 
 
 def spark_name(object_id: int) -> str:

@@ -22,5 +22,5 @@ query_epochs.py  at which epochs a read sees its relations
 watermarks.py    what the catalog says of watermarks at an epoch
 automatic.py     which indexes the system makes for a group
 lease.py         what the active server's lease says, and when it has run out
-options.py       options of a job, as `WITH` and `ALTER ... SET` give them
+view_options.py  options of a job, as `WITH` and `ALTER ... SET` give them
 """

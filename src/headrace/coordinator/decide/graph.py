@@ -23,7 +23,7 @@ from headrace.coordinator.decide.membership import Move
 from headrace.coordinator.decide.relation import RelationState
 from headrace.coordinator.decide.targets import Upstream, first_change_of
 from headrace.errors import LogLost, UndefinedTable
-from headrace.plan.watermarks import NO_EVENT_TIME
+from headrace.plan.watermark_rules import NO_EVENT_TIME
 
 
 @dataclass

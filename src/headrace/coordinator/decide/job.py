@@ -20,7 +20,7 @@ from headrace.coordinator.decide.standing import JobAdvance, Standing
 from headrace.coordinator.decide.steps import StepPosition
 from headrace.coordinator.decide.under_way import Activity, CatchingUp
 from headrace.errors import HeadraceError
-from headrace.plan.watermarks import NO_EVENT_TIME, EventTime
+from headrace.plan.watermark_rules import NO_EVENT_TIME, EventTime
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from headrace.catalog.records import ObjectRecord
 from headrace.catalog.state import CatalogState
 from headrace.connectors.base import Offsets
 from headrace.coordinator.decide.graph import Graph, J, R
-from headrace.plan.watermarks import LeastWatermark
+from headrace.plan.watermark_rules import LeastWatermark
 from headrace.state.watermark import not_below, times_us
 
 

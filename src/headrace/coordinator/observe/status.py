@@ -9,8 +9,8 @@ from typing import Final, get_args
 from headrace.common.epoch import epoch_ms
 from headrace.connectors.job_options import CHECKPOINT
 from headrace.coordinator.decide.exact import Interval, newest
-from headrace.coordinator.decide.options import log_limit
-from headrace.coordinator.observe.history import History
+from headrace.coordinator.decide.view_options import log_limit
+from headrace.coordinator.observe.epoch_history import History
 from headrace.coordinator.observe.progress import ProgressBook
 from headrace.coordinator.observe.watchdog import Barriers
 from headrace.coordinator.reads import Reads

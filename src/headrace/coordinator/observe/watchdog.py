@@ -17,8 +17,8 @@ from headrace.common.epoch import epoch_ms
 from headrace.config import Settings
 from headrace.coordinator.decide.exact import intersect_all, newest
 from headrace.coordinator.decide.graph import Graph
-from headrace.coordinator.decide.options import log_limit
 from headrace.coordinator.decide.targets import decide
+from headrace.coordinator.decide.view_options import log_limit
 from headrace.coordinator.observe.progress import AttemptProgress, ProgressBook
 from headrace.coordinator.observe.sparing import Sparing
 from headrace.coordinator.run.application import SPARK_STARTS

@@ -12,7 +12,7 @@ from headrace.catalog.edits import AddEvent
 from headrace.connectors.base import RowError
 from headrace.coordinator.decide.machine import MAX_ROUNDS
 from headrace.coordinator.decide.targets import more_rows
-from headrace.coordinator.observe.history import Checkpoint, EdgeReads, History
+from headrace.coordinator.observe.epoch_history import Checkpoint, EdgeReads, History
 from headrace.coordinator.observe.sparing import Sparing
 from headrace.coordinator.run.attempt import EpochInFlight, configured_rows
 from headrace.coordinator.run.live_state import Job, LiveState, Metrics

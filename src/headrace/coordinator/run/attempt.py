@@ -21,7 +21,7 @@ from headrace.coordinator.decide.group_epoch import GroupEpoch, JobPart
 from headrace.coordinator.decide.targets import choose_parallelism
 from headrace.coordinator.decide.watermarks import mark_at
 from headrace.coordinator.decide.work import Work, lookup_refs, next_work, note_step, source_rests
-from headrace.coordinator.observe.history import EdgeReads
+from headrace.coordinator.observe.epoch_history import EdgeReads
 from headrace.coordinator.observe.progress import ProgressBook
 from headrace.coordinator.run.capacity import Capacity
 from headrace.coordinator.run.live_state import Job, LiveState, Runner

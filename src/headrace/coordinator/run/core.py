@@ -11,7 +11,7 @@ from headrace.catalog.records import ObjectRecord
 from headrace.common.clock import Clock
 from headrace.config import Settings
 from headrace.coordinator.ddl.secrets import Vault
-from headrace.coordinator.observe.history import History
+from headrace.coordinator.observe.epoch_history import History
 from headrace.coordinator.observe.progress import ProgressBook
 from headrace.coordinator.observe.sparing import Sparing
 from headrace.coordinator.run.accounts import Accounts

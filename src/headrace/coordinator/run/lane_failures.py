@@ -11,7 +11,7 @@ from headrace.coordinator.decide.commit import plan_rewind
 from headrace.coordinator.decide.settlement import quarantined
 from headrace.coordinator.decide.steps import position_of
 from headrace.coordinator.decide.targets import fewer_rows, retry_delay_ms
-from headrace.coordinator.observe.history import History
+from headrace.coordinator.observe.epoch_history import History
 from headrace.coordinator.observe.sparing import Sparing
 from headrace.coordinator.run.application import Application
 from headrace.coordinator.run.attempt import EpochInFlight, max_rows, step_rows

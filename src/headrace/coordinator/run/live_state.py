@@ -17,7 +17,7 @@ from headrace.coordinator.decide.job import JobState, PlanFacts
 from headrace.coordinator.decide.relation import RelationState
 from headrace.coordinator.run.epochs import EpochClock
 from headrace.coordinator.run.waiting import Waiters
-from headrace.dataflow.lasting import LastingPlan, Outline
+from headrace.dataflow.kept_plans import LastingPlan, Outline
 from headrace.dataflow.params import EpochParams
 from headrace.dataflow.runner import EpochResult
 from headrace.errors import HeadraceError

@@ -10,9 +10,9 @@ from headrace.coordinator.decide import machine
 from headrace.coordinator.decide.group_epoch import ahead_of, dues_after
 from headrace.coordinator.decide.machine import MAX_HELD, checkpoint_due, may_join, may_run_ahead, next_epoch, pacing
 from headrace.coordinator.decide.membership import Move
-from headrace.coordinator.decide.options import Cadence
-from headrace.coordinator.decide.options import cadence as cadence_of
 from headrace.coordinator.decide.targets import Decision
+from headrace.coordinator.decide.view_options import Cadence
+from headrace.coordinator.decide.view_options import cadence as cadence_of
 from headrace.coordinator.run.attempt import max_rows
 from headrace.coordinator.run.committer import Committer
 from headrace.coordinator.run.lane_failures import refused

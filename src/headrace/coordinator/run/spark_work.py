@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from headrace.coordinator.run.live_state import Runner
 from headrace.dataflow.executors import prove
-from headrace.dataflow.lasting import LastingPlan
+from headrace.dataflow.kept_plans import LastingPlan
 from headrace.dataflow.merging import SparkMerger
 from headrace.dataflow.runner import EpochRunner
 from headrace.plan.planner import Planner, ViewPlan

@@ -19,7 +19,7 @@ from headrace.catalog.edits import AddEvent, Edit, EditRejected, Put, RaiseSafe
 from headrace.catalog.records import RemapRecord, SourceRecord, encode
 from headrace.catalog.state import CatalogState
 from headrace.coordinator.decide.graph import Graph
-from headrace.coordinator.decide.options import log_limit
+from headrace.coordinator.decide.view_options import log_limit
 from headrace.coordinator.observe.sparing import Sparing
 from headrace.coordinator.observe.watchdog import Barriers
 from headrace.coordinator.run.guard import PiecesOfWork

@@ -1,7 +1,7 @@
 """How rows come into tables: transactions on one snapshot, committed in groups, checked for conflicts.
 
 layout.py        a table's rows as Python tuples, and in the layout of its state
-rows.py          net changes of rows by key, and the operations on single rows that make them
+written_rows.py  net changes of rows by key, and the operations on single rows that make them
 history.py       which keys changed when: what a transaction's reads are checked against
 transaction.py   what one transaction has read and wants to write, statement by statement
 handing.py       what sinks have for tables, as changes of the table in the sink's transaction
@@ -26,7 +26,7 @@ epoch.
 - `RowWrite`: an operation on single rows: a function of the rows that it looks up by key, run when its turn comes;
   the group looks up the keys of all its operations in one go, or has them in `row_cache.py`. Read set: none: it sees
   the newest rows.
-- `TableWrite`: inserts and deletes, planned against what is there then (`state/changes.py`). Read set: none.
+- `TableWrite`: inserts and deletes, planned against what is there then (`state/table_changes.py`). Read set: none.
 - `TransactionCommit`: what the statements of a transaction come to, as parts: rows by key, rows with weights, runs
   that Spark's tasks wrote, changes to be planned at the commit. Read set: whole tables, and keys.
 

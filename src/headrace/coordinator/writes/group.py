@@ -12,13 +12,13 @@ from headrace.coordinator.decide.watermarks import declared, in_time, raised
 from headrace.coordinator.run.live_state import LiveRelation
 from headrace.coordinator.writes.history import KEYS_OF_CHANGE, Touched
 from headrace.coordinator.writes.layout import Key, Row, RowLayout, hashes_of
-from headrace.coordinator.writes.rows import Effect, FoundRow, RowChanges
+from headrace.coordinator.writes.written_rows import Effect, FoundRow, RowChanges
 from headrace.state.arrangement import Arrangement
-from headrace.state.changes import Delta, Fetch, TableChange, plan_change
 from headrace.state.kernels import concat, consolidate
 from headrace.state.kernels.equality import Ints
 from headrace.state.schema import RunRef, TableSchema
 from headrace.state.stores import Root
+from headrace.state.table_changes import Delta, Fetch, TableChange, plan_change
 
 
 @dataclass

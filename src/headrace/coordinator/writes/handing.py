@@ -34,10 +34,10 @@ from headrace.coordinator.writes.requests import Deferred, Part, Written
 from headrace.coordinator.writes.writer import Writer
 from headrace.dataflow.operators.table_write import null_in
 from headrace.state.arrangement import Arrangement
-from headrace.state.changes import TableChange, one_per_key, plan_change, stored_rows
 from headrace.state.kernels import concat, int64_values, take
 from headrace.state.run import Section, write_run
 from headrace.state.schema import RunRef, TableSchema
+from headrace.state.table_changes import TableChange, one_per_key, plan_change, stored_rows
 
 HELD_ROWS: Final = 100_000
 """Rows of a change that is planned as a whole in memory, at most."""

@@ -13,10 +13,10 @@ from headrace.coordinator.writes.group import TableGroup
 from headrace.coordinator.writes.history import ReadSet, WriteHistory, touches
 from headrace.coordinator.writes.layout import Key, Row
 from headrace.coordinator.writes.outcome import Outcome
-from headrace.coordinator.writes.rows import Effect, RowChanges, RowOperation
+from headrace.coordinator.writes.written_rows import Effect, RowChanges, RowOperation
 from headrace.errors import SerializationFailure
-from headrace.state.changes import TableChange
 from headrace.state.schema import RunRef
+from headrace.state.table_changes import TableChange
 
 
 @dataclass(slots=True)

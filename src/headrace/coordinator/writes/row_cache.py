@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 
 from headrace.coordinator.writes.layout import Key
-from headrace.coordinator.writes.rows import FoundRow
+from headrace.coordinator.writes.written_rows import FoundRow
 
 ROWS_KEPT = 200_000
 """Rows that are kept, of all tables together: of a few columns, less than 100 MiB."""

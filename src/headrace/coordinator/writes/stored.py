@@ -14,7 +14,7 @@ from headrace.coordinator.run.storage import Storage
 from headrace.coordinator.writes.group import find_rows
 from headrace.coordinator.writes.holds import Holds
 from headrace.coordinator.writes.layout import Key, Row, RowLayout, value_reader
-from headrace.coordinator.writes.rows import FoundRow
+from headrace.coordinator.writes.written_rows import FoundRow
 from headrace.errors import CorruptObject
 from headrace.state.arrangement import Arrangement
 from headrace.state.run import OPEN_RUNS, Run

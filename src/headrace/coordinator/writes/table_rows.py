@@ -22,8 +22,8 @@ from headrace.coordinator.writes.holds import Holds
 from headrace.coordinator.writes.layout import Key, RowLayout
 from headrace.coordinator.writes.requests import serialization_failure
 from headrace.coordinator.writes.row_cache import RowCache
-from headrace.coordinator.writes.rows import FoundRow
 from headrace.coordinator.writes.stored import StoredRows, TableVersions
+from headrace.coordinator.writes.written_rows import FoundRow
 from headrace.errors import SerializationFailure, UndefinedTable, WrongObjectType
 from headrace.state.schema import RunRef
 

@@ -23,14 +23,14 @@ from headrace.coordinator.writes.holds import Holds
 from headrace.coordinator.writes.layout import Key, RowLayout
 from headrace.coordinator.writes.outcome import Outcome
 from headrace.coordinator.writes.requests import Deferred, Part, TransactionCommit, WriteResult, Written
-from headrace.coordinator.writes.rows import Effect, FoundRow, Net, RowChanges, RowOperation, chained
 from headrace.coordinator.writes.writer import Writer
+from headrace.coordinator.writes.written_rows import Effect, FoundRow, Net, RowChanges, RowOperation, chained
 from headrace.state.arrangement import Arrangement
-from headrace.state.changes import Delta, TableChange, plan_change
 from headrace.state.kernels import concat, consolidate
 from headrace.state.kernels.equality import Ints
 from headrace.state.run import Section, write_run
 from headrace.state.schema import RunRef, TableSchema
+from headrace.state.table_changes import Delta, TableChange, plan_change
 
 Mark: TypeAlias = Mapping[int, int]
 """A savepoint: how many parts each table had."""

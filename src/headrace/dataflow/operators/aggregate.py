@@ -17,9 +17,9 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.dataflow.operators.group_changes import Columns, GroupChanges, Sum, merged
+from headrace.dataflow.operators.kept_values import Distinct, Ordered
 from headrace.dataflow.operators.pairs import fetched, take_or_null
 from headrace.dataflow.operators.task import Keyed, Labelled, Task, gathered, int64, sliced, state_batch
-from headrace.dataflow.operators.values import Distinct, Ordered
 from headrace.state.kernels import checked, consolidate, neutral, or_neutral, rows_equal, totals
 from headrace.state.schema import TableSchema
 

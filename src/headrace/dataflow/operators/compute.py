@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
-from headrace.dataflow.operators.expressions import Expression, RowColumns
+from headrace.dataflow.operators.kernel_expressions import Expression, RowColumns
 from headrace.dataflow.operators.task import Labelled, Task, Unkeyed
 from headrace.errors import NotVectorized
 

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from headrace.dataflow.operators.kept_values import Distinct, Ordered
 from headrace.dataflow.operators.pairs import lookup
 from headrace.dataflow.operators.task import Keyed, Labelled, Task, gathered, int64, sliced, state_batch
-from headrace.dataflow.operators.values import Distinct, Ordered
 from headrace.state.accumulators import Accumulator
 from headrace.state.kernels import concat, consolidate, empty, neutral
 from headrace.state.kernels.equality import Ints

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.dataflow.operators.pairs import Ints, in_pieces, matching_pairs
-from headrace.dataflow.operators.shared import SharedRows, row_hashes, unique
+from headrace.dataflow.operators.shared_sides import SharedRows, row_hashes, unique
 from headrace.dataflow.operators.task import Keyed, Labelled, Task, collect, int64, sliced, state_batch
 from headrace.state.kernels import checked, concat, consolidate
 from headrace.state.schema import TableSchema

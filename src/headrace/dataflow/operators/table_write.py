@@ -19,11 +19,11 @@ from headrace.common.texts import text_of
 from headrace.dataflow.operators.inputs import SnapshotScan
 from headrace.errors import NotNullViolation
 from headrace.state.arrangement import Arrangement
-from headrace.state.changes import Delta, TableChange, plan_change, stored_rows
 from headrace.state.kernels import concat, conform, consolidate, int64_values
 from headrace.state.run import Section, write_run
 from headrace.state.schema import RunRef, TableSchema
 from headrace.state.stores import Root
+from headrace.state.table_changes import Delta, TableChange, plan_change, stored_rows
 
 CHUNK_ROWS = 1_048_576
 """Rows that a task sorts and writes as one run, at most."""

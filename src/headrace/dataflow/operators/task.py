@@ -13,8 +13,8 @@ import pyarrow as pa
 
 from headrace.common.faults import fault_point
 from headrace.dataflow.acknowledgements import Acknowledgement, NotedFailure
-from headrace.dataflow.operators.progress import Reports
 from headrace.dataflow.operators.spill import run_bounded
+from headrace.dataflow.operators.task_progress import Reports
 from headrace.dataflow.params import EpochParams, decode, property_of, secrets_property_of
 from headrace.errors import OutOfBudget
 from headrace.state.arrangement import Arrangement

@@ -18,10 +18,10 @@ from pyspark.sql.types import DataType, StructType, _parse_datatype_json_string
 
 from headrace.plan.catalyst.expressions import Expr, Literal
 from headrace.plan.catalyst.kinds import PythonCall
+from headrace.plan.catalyst.made_nodes import PlanMaker
 from headrace.plan.catalyst.nodes import Node
-from headrace.plan.catalyst.parts import Package, PartReader
 from headrace.plan.catalyst.physical import JavaRows, Physical
-from headrace.plan.catalyst.plans import PlanMaker
+from headrace.plan.catalyst.typed_nodes import Package, PartReader
 
 # Rules that only make a physical plan faster and hide the shape that the incremental rules look for.
 _EXCLUDED_RULES = ",".join(

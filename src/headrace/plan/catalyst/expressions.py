@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from py4j.java_gateway import JavaObject
 from pyspark.sql.types import DataType, _parse_datatype_json_string
 
-from headrace.plan.catalyst.parts import Part, asked
+from headrace.plan.catalyst.typed_nodes import Part, asked
 
 E = TypeVar("E", bound="Expr")
 

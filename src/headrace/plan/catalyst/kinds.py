@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from headrace.errors import NotSupported
 from headrace.plan.catalyst.expressions import Attribute, Expr
-from headrace.plan.catalyst.parts import asked
+from headrace.plan.catalyst.typed_nodes import asked
 
 
 class AggregateFunction(Expr, kinds=("Sum", "Average", "First")):

@@ -11,7 +11,7 @@ from pyspark.sql import Column as SparkColumn
 from headrace.errors import NotSupported
 from headrace.plan.catalyst.expressions import Alias, Expr, Literal, Named
 from headrace.plan.catalyst.kinds import AggregateCall, SortOrder
-from headrace.plan.catalyst.parts import Package, PartReader
+from headrace.plan.catalyst.typed_nodes import Package, PartReader
 
 
 class ExpressionMaker:

@@ -9,8 +9,8 @@ from py4j.java_gateway import JavaObject
 
 from headrace.plan.catalyst.expressions import Attribute, Expr, Named
 from headrace.plan.catalyst.kinds import PythonCall, SortOrder
-from headrace.plan.catalyst.names import relation_read
-from headrace.plan.catalyst.parts import Part, asked
+from headrace.plan.catalyst.marked_names import relation_read
+from headrace.plan.catalyst.typed_nodes import Part, asked
 
 N = TypeVar("N", bound="Node")
 

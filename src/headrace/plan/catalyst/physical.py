@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from py4j.java_gateway import JavaObject
 
-from headrace.plan.catalyst.names import stage_label
-from headrace.plan.catalyst.parts import PartReader
+from headrace.plan.catalyst.marked_names import stage_label
+from headrace.plan.catalyst.typed_nodes import PartReader
 
 
 class PythonStages(NamedTuple):

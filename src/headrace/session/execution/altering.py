@@ -13,8 +13,8 @@ from headrace.session.context import Context
 from headrace.session.execution import grants, subscriptions
 from headrace.session.execution.existing import refuse_automatic
 from headrace.session.execution.handler import Handler, Needs, not_yet
+from headrace.session.hidden_views import parts_of
 from headrace.session.names import kind_name, label, names_of
-from headrace.session.parts import parts_of
 from headrace.session.result import Notice, Result
 from headrace.sql import statements as st
 

@@ -10,8 +10,8 @@ from headrace.common.columns import Column
 from headrace.common.zones import Zone
 from headrace.errors import DatatypeMismatch, NotSupported
 from headrace.session.result import ResultColumn
-from headrace.sql.binder import zones
-from headrace.sql.binder.tree import fill
+from headrace.sql.binder import zone_times
+from headrace.sql.binder.bound_tree import fill
 
 _ZONED: Final = re.compile(r"\btimestamp\b")
 _WHOLE = ("tinyint", "smallint", "int", "bigint")
@@ -47,13 +47,13 @@ def _in_zone(expression: str, source: str, target: Column, zone: Zone) -> str:
     """Between moments and what the clocks of a zone show."""
     kinds = source, target.type
     if kinds in (("timestamp", "timestamp_ntz"), ("timestamp", "date")):
-        return fill(zones.local_form(zone), (expression,))
+        return fill(zone_times.local_form(zone), (expression,))
     if kinds == ("timestamp", "string"):
-        return fill(zones.text_form(zone), (expression,))
+        return fill(zone_times.text_form(zone), (expression,))
     if kinds in (("timestamp_ntz", "timestamp"), ("date", "timestamp")):
-        return fill(zones.moment_form(zone), (f"CAST({expression} AS TIMESTAMP_NTZ)",))
+        return fill(zone_times.moment_form(zone), (f"CAST({expression} AS TIMESTAMP_NTZ)",))
     if kinds == ("string", "timestamp"):
-        return fill(zones.read_form(zone), (expression,))
+        return fill(zone_times.read_form(zone), (expression,))
     if source == "void":
         return expression
     raise NotSupported(

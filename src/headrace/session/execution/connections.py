@@ -13,9 +13,9 @@ from typing import Final
 
 from headrace.catalog.contents import ConnectionContent
 from headrace.catalog.records import ObjectRecord
-from headrace.connectors import connections
+from headrace.connectors import connection_options
 from headrace.connectors.confidential import hiding
-from headrace.connectors.connections import GivenOptions
+from headrace.connectors.connection_options import GivenOptions
 from headrace.errors import InvalidParameter
 from headrace.session.context import Context
 from headrace.session.execution import secrets
@@ -37,11 +37,13 @@ def create_connection(context: Context, statement: st.CreateConnection) -> Resul
         return found
     options, named = dict(statement.options), secrets.named(context, statement)
     if TYPE not in options:
-        raise InvalidParameter("a connection needs the option type", hint=f"one of {', '.join(connections.TYPES)}")
+        raise InvalidParameter(
+            "a connection needs the option type", hint=f"one of {', '.join(connection_options.TYPES)}"
+        )
     kind, told = options.pop(TYPE), context.coordinator.secrets(named)
     values = {} if told is None else dict(told())
     with hiding([*values.values()]):
-        connections.check(kind, options, values)
+        connection_options.check(kind, options, values)
     schema, now = statement.name.schema or names_of(context).schema, context.clock.now_ms()
     record = ObjectRecord(
         0, ConnectionContent(type=kind), schema, statement.name.name, definition=statement.text, options=options,
@@ -78,7 +80,7 @@ def resolved(
     record = of_kind(context, statement.connection, ConnectionContent)
     context.rights.require("U", record)
     there = GivenOptions(dict(record.options), dict(record.secrets))
-    given = connections.joined(label(record), record.content_as(ConnectionContent).type, there, given)
+    given = connection_options.joined(label(record), record.content_as(ConnectionContent).type, there, given)
     return Resolved(given.options, given.secrets, (*secrets.dependencies(given.secrets), record.id))
 
 

@@ -29,7 +29,7 @@ from headrace.session.execution.handler import Handler, InScript, Needs
 from headrace.session.execution.in_transaction import Written, late_rows, run_writing
 from headrace.session.execution.large_writes import insert_here
 from headrace.session.execution.select import select
-from headrace.session.execution.targets import check_not_null, is_required, target_columns, target_table
+from headrace.session.execution.write_targets import check_not_null, is_required, target_columns, target_table
 from headrace.session.names import kind_name, label, names_of
 from headrace.session.result import Result, ResultColumn
 from headrace.session.transactions import Transaction
@@ -38,8 +38,8 @@ from headrace.sql.copying import CopyFormat
 from headrace.sql.parser import parse_query
 from headrace.sql.query import Query
 from headrace.sql.statements import TableName
-from headrace.state.changes import TableChange
 from headrace.state.spool import RowsFile, read_rows
+from headrace.state.table_changes import TableChange
 
 HELD_BYTES: Final = 16 << 20
 """Bytes of rows that are held in memory."""

@@ -19,13 +19,13 @@ from headrace.connectors.confidential import hiding
 from headrace.connectors.declared import DeclaredOptions
 from headrace.connectors.files import folders
 from headrace.connectors.files.clients import STORE, scheme_of
+from headrace.connectors.files.file_listing import format_of
 from headrace.connectors.files.folders import WrittenFile, folder_at
-from headrace.connectors.files.listing import format_of
 from headrace.connectors.files.options import SOURCE, delimiter_of
 from headrace.connectors.files.out import check_format
-from headrace.connectors.files.stores import local_path
+from headrace.connectors.files.store_access import local_path
 from headrace.connectors.leaving import columns_outside
-from headrace.connectors.options import check_secrets
+from headrace.connectors.option_reader import check_secrets
 from headrace.connectors.sources import check_secret_options, open_source
 from headrace.coordinator.decide.watermarks import declared
 from headrace.dataflow.operators.copy_write import OUTCOME, WriteFile
@@ -40,11 +40,11 @@ from headrace.session.execution.in_transaction import run_writing
 from headrace.session.execution.large_writes import insert_frame
 from headrace.session.execution.select import frame_of
 from headrace.session.execution.snapshots import open_snapshot
-from headrace.session.execution.targets import target_columns, target_table
+from headrace.session.execution.write_targets import target_columns, target_table
 from headrace.session.introspection import asked
 from headrace.session.names import BoundQuery, names_of
 from headrace.session.result import Result
-from headrace.session.system.functions import localize
+from headrace.session.system.asking_functions import localize
 from headrace.session.transactions import Transaction
 from headrace.sql import statements as st
 from headrace.sql.query import Query

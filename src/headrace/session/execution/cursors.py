@@ -9,10 +9,10 @@ import pyarrow as pa
 
 from headrace.errors import NotSupported, TransactionError
 from headrace.session.context import Context
-from headrace.session.cursors import OpenCursor
 from headrace.session.execution import subscriptions
 from headrace.session.execution.handler import Columns, Handler, InScript, Needs, Types
 from headrace.session.execution.select import select
+from headrace.session.open_cursors import OpenCursor
 from headrace.session.result import Result
 from headrace.sql import statements as st
 

@@ -39,7 +39,7 @@ from headrace.connectors.sources import (
     settled,
 )
 from headrace.connectors.webhook.options import check_columns, is_webhook
-from headrace.coordinator.decide.options import on_error
+from headrace.coordinator.decide.view_options import on_error
 from headrace.errors import (
     DatatypeMismatch,
     DuplicateObject,
@@ -56,19 +56,19 @@ from headrace.errors import (
 )
 from headrace.plan.planner import ViewPlan
 from headrace.session.context import Context
-from headrace.session.execution import connections, fed, shared, sharing, subscriptions, webhooks
+from headrace.session.execution import arrangement_choice, connections, fed, shared_tables, subscriptions, webhooks
 from headrace.session.execution.as_of import check_as_of
 from headrace.session.execution.handler import Handler, Needs
 from headrace.session.execution.select import describe
 from headrace.session.names import BoundQuery, kind_name, names_of
 from headrace.session.result import Notice, Result, ResultColumn
-from headrace.session.system.functions import localize
-from headrace.session.system.relations import SYSTEM_SCHEMAS
+from headrace.session.system.asking_functions import localize
+from headrace.session.system.system_relations import SYSTEM_SCHEMAS
 from headrace.sql import statements as st
-from headrace.sql.binder.spark import quoted
+from headrace.sql.binder.spark_text import quoted
 from headrace.sql.parser import parse_query
 from headrace.sql.statements import TableName
-from headrace.sql.types import pg_type_text
+from headrace.sql.type_names import pg_type_text
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -290,8 +290,8 @@ def _create_shared_table(context: Context, statement: st.CreateTable) -> Result:
             hint="CREATE SOURCE ... WITH (connector = 'postgres-cdc', ...) without columns and table.name makes one",
         )
     context.rights.require_owner(origin)
-    given = shared.resolved(origin, statement)
-    columns, key = shared.columns_of(context, statement, given)
+    given = shared_tables.resolved(origin, statement)
+    columns, key = shared_tables.columns_of(context, statement, given)
     content = SourceContent(part=statement.name.name, origin=origin.id)
     _feed(context, statement, columns, key, given, content, of_view(statement.options))
     return Result(statement.tag)
@@ -475,7 +475,7 @@ def create_planned(
 
     alone = isinstance(content, SinkContent) and (content.into is not None or sinks.delivers(options))
     own = in_group(context, options, alone=alone)
-    with sharing.arranged(context, made, own) as plan:
+    with arrangement_choice.arranged(context, made, own) as plan:
         upstreams = tuple(sorted({*depends_on, *plan.upstreams}))
         described = replace(content, append_only=plan.append_only)
         record = new_record(context, described, name, plan.columns, definition, (), own, upstreams)

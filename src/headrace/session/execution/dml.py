@@ -19,19 +19,19 @@ from headrace.coordinator.writes.layout import Key
 from headrace.coordinator.writes.requests import WriteResult
 from headrace.coordinator.writes.requests import Written as Runs
 from headrace.errors import HeadraceError, NotSupported, SyntaxFault
-from headrace.plan.catalyst.running import stream
+from headrace.plan.catalyst.java_calls import stream
 from headrace.session.context import Context
 from headrace.session.defined import declared_zone
 from headrace.session.engine import columns_of
 from headrace.session.execution.assignment import assigned
 from headrace.session.execution.handler import Columns, Handler, InScript, Needs, Server, Types
 from headrace.session.execution.in_transaction import Written, late_rows, run_writing
-from headrace.session.execution.kernels import ROWS_AT_MOST, AssignedQuery, rows_by_kernels, rows_of
+from headrace.session.execution.kernel_queries import ROWS_AT_MOST, AssignedQuery, rows_by_kernels, rows_of
 from headrace.session.execution.large_writes import delete_large, insert_large, update_large
 from headrace.session.execution.row_writes import RowChange, key_wanted, plan_rows, run_plan
 from headrace.session.execution.select import compute, describe
 from headrace.session.execution.simple import constant_value
-from headrace.session.execution.targets import (
+from headrace.session.execution.write_targets import (
     check_not_null,
     ignores,
     plain_items,
@@ -41,14 +41,14 @@ from headrace.session.execution.targets import (
 )
 from headrace.session.names import BoundQuery, label, names_of, null_relation
 from headrace.session.result import Result, ResultColumn, columns_of_record, with_origins
-from headrace.session.system.functions import localize
+from headrace.session.system.asking_functions import localize
 from headrace.session.transactions import Transaction
 from headrace.sql import statements as st
 from headrace.sql.dml import DEFAULT, Returning, delete_query, update_query
 from headrace.sql.parser import bind, parse_query
 from headrace.sql.query import Query
 from headrace.sql.statements import TableName
-from headrace.state.changes import Delta, TableChange
+from headrace.state.table_changes import Delta, TableChange
 
 S = TypeVar("S", st.Insert, st.Update, st.Delete)
 

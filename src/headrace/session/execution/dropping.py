@@ -15,9 +15,9 @@ from headrace.session.context import Context
 from headrace.session.execution import fed, routines
 from headrace.session.execution.existing import missing, refuse_automatic
 from headrace.session.execution.handler import Handler, Needs
-from headrace.session.execution.rows import having, rows_result
+from headrace.session.execution.value_results import having, rows_result
+from headrace.session.hidden_views import is_part, parts_of
 from headrace.session.names import kind_called, kind_name, label, names_of
-from headrace.session.parts import is_part, parts_of
 from headrace.session.result import Notice, Result
 from headrace.sql import statements as st
 from headrace.sql.statements import TableName

@@ -24,7 +24,7 @@ from headrace.errors import (
     WrongObjectType,
 )
 from headrace.session.context import Context
-from headrace.session.execution import sharing
+from headrace.session.execution import arrangement_choice
 from headrace.session.names import kind_called, kind_name, label, names_of
 from headrace.session.result import Notice, Result
 from headrace.sql import statements as st
@@ -75,7 +75,8 @@ def refuse_automatic(context: Context, record: ObjectRecord, done: str) -> None:
         raise WrongObjectType(
             f'"{record.name}" is an automatic index: it cannot be {done} by hand',
             detail=f"used by {users}" if users else None,
-            hint=f"it goes with the last view that uses it; SET {sharing.SETTING} = off has new views do without",
+            hint="it goes with the last view that uses it; "
+            f"SET {arrangement_choice.SETTING} = off has new views do without",
         )
 
 

@@ -19,7 +19,7 @@ from headrace.connectors.leaving import own_type
 from headrace.connectors.sources import holds, open_source
 from headrace.errors import HeadraceError, NotSupported, UndefinedColumn
 from headrace.session.context import Context
-from headrace.sql.binder.spark import quoted
+from headrace.sql.binder.spark_text import quoted
 
 COLUMNS: Final = {"operation": "_headrace_operation", "position": "_headrace_position"}
 """What is asked of the source by `INCLUDE`, and the column that it becomes."""

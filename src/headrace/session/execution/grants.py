@@ -21,11 +21,11 @@ from headrace.session.context import Context
 from headrace.session.execution.dropping import drop_records
 from headrace.session.execution.handler import Handler, Needs
 from headrace.session.execution.owning import ordered
+from headrace.session.hidden_views import is_part, parts_of
 from headrace.session.names import kind_name, label, names_of
-from headrace.session.parts import is_part, parts_of
 from headrace.session.result import Notice, Result
 from headrace.session.rights import CLASSES, EVERYBODY, PRIVILEGES, Rights, default_grants, grants_of
-from headrace.session.roles import PREDEFINED, ROLES_SCHEMA, ROOT, Role, record_of
+from headrace.session.stored_roles import PREDEFINED, ROLES_SCHEMA, ROOT, Role, record_of
 from headrace.sql import statements as st
 
 _CURRENT = ("CURRENT_USER", "CURRENT_ROLE")

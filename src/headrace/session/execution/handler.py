@@ -20,7 +20,7 @@ from headrace.sql import statements as st
 if TYPE_CHECKING:
     from headrace.coordinator.writes.requests import Request
     from headrace.session.execution.row_writes import RowPlan
-    from headrace.session.reading.planning import PlannedRead
+    from headrace.session.reading.read_planning import PlannedRead
 
 S = TypeVar("S", bound=st.Statement)
 Types: TypeAlias = Sequence[str | None]

@@ -12,7 +12,7 @@ from headrace.errors import SerializationFailure
 from headrace.session.context import Context
 from headrace.session.result import Notice
 from headrace.session.transactions import Transaction
-from headrace.state.changes import TableChange
+from headrace.state.table_changes import TableChange
 
 _T = TypeVar("_T")
 Written = Callable[[WriteResult], None]

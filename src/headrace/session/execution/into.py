@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from headrace.catalog.contents import TableContent
 from headrace.catalog.records import ObjectRecord
 from headrace.connectors.job_options import GROUP
-from headrace.connectors.options import OptionReader
+from headrace.connectors.option_reader import OptionReader
 from headrace.connectors.sinks import SINK_OPTIONS, TYPES
 from headrace.coordinator.decide.watermarks import declared
 from headrace.errors import InvalidParameter, NotNullViolation, NotSupported, SyntaxFault, WrongObjectType
@@ -16,10 +16,10 @@ from headrace.plan.planner import ViewPlan
 from headrace.session.context import Context
 from headrace.session.execution.assignment import assigned
 from headrace.session.execution.select import describe
-from headrace.session.execution.targets import is_required, target_columns
+from headrace.session.execution.write_targets import is_required, target_columns
 from headrace.session.names import BoundQuery, kind_name, label, names_of
 from headrace.sql import statements as st
-from headrace.sql.binder.spark import quoted
+from headrace.sql.binder.spark_text import quoted
 
 
 @dataclass(frozen=True)

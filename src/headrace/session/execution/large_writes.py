@@ -32,13 +32,13 @@ from headrace.dataflow.operators.table_write import (
 )
 from headrace.session.context import Context
 from headrace.session.execution.assignment import assigned
-from headrace.session.execution.kernels import AssignedQuery, kernels_over_table
+from headrace.session.execution.kernel_queries import AssignedQuery, kernels_over_table
 from headrace.session.execution.select import describe, frame_of
 from headrace.session.execution.snapshots import open_snapshot
-from headrace.session.execution.targets import is_required
+from headrace.session.execution.write_targets import is_required
 from headrace.session.names import BoundQuery, label
 from headrace.session.result import ResultColumn
-from headrace.sql.binder.spark import quoted
+from headrace.sql.binder.spark_text import quoted
 from headrace.state.proof import confirm
 from headrace.state.stores import StoreRoot
 

@@ -6,7 +6,7 @@ from typing import Final
 
 from headrace.session.context import Context
 from headrace.session.execution.handler import Handler, InScript, Needs, Server, not_yet
-from headrace.session.execution.rows import having, rows_result
+from headrace.session.execution.value_results import having, rows_result
 from headrace.session.result import Result
 from headrace.sql import statements as st
 

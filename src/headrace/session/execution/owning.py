@@ -8,7 +8,7 @@ from dataclasses import replace
 from headrace.catalog.records import ObjectRecord
 from headrace.session.context import Context
 from headrace.session.rights import default_grants
-from headrace.session.roles import Role, record_of
+from headrace.session.stored_roles import Role, record_of
 
 
 def ordered(letters: Iterable[str]) -> str:

@@ -8,16 +8,16 @@ from typing import Final
 from sqlglot import exp
 
 from headrace.errors import HeadraceError
-from headrace.plan.catalyst.running import physical_text
+from headrace.plan.catalyst.java_calls import physical_text
 from headrace.session.context import Context
 from headrace.session.execution.handler import Columns, Handler, Needs, Types
 from headrace.session.execution.select import describe_query, frame_of, select
 from headrace.session.execution.snapshots import open_snapshot
 from headrace.session.names import BoundQuery, names_of
 from headrace.session.reading.explaining import explained
-from headrace.session.reading.planning import PlannedRead, plan_read
+from headrace.session.reading.read_planning import PlannedRead, plan_read
 from headrace.session.result import Result
-from headrace.session.system.functions import localize
+from headrace.session.system.asking_functions import localize
 from headrace.sql import statements as st
 from headrace.sql.parser import bind
 

@@ -23,7 +23,7 @@ from headrace.session.context import Context
 from headrace.session.execution.grants import check_droppable, granted_role, require_admin, role_meant
 from headrace.session.execution.handler import Handler, Needs
 from headrace.session.result import Notice, Result
-from headrace.session.roles import ROLES_SCHEMA, ROOT, Role, record_of
+from headrace.session.stored_roles import ROLES_SCHEMA, ROOT, Role, record_of
 from headrace.sql import statements as st
 
 _GIVEN_BY_HOLDERS = {"superuser": "SUPERUSER", "create_role": "CREATEROLE", "create_db": "CREATEDB"}

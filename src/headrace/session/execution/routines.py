@@ -17,14 +17,14 @@ from headrace.errors import (
     UndefinedFunction,
     UndefinedObject,
 )
-from headrace.session import functions
+from headrace.session import created_functions
 from headrace.session.context import Context
 from headrace.session.execution.handler import Handler, Needs
 from headrace.session.execution.owning import owned
 from headrace.session.introspection import is_catalog_function
 from headrace.session.names import kind_name, label, names_of
 from headrace.session.result import Notice, Result
-from headrace.session.system.functions import is_session_function
+from headrace.session.system.asking_functions import is_session_function
 from headrace.sql import statements as st
 from headrace.sql.dialect import parse_expression_tokens, tokenize
 from headrace.sql.statements import TableName
@@ -36,7 +36,7 @@ HEADS = [("Name", "string"), ("Arguments", "string"), ("Return Type", "string"),
 def create_function(context: Context, statement: st.CreateFunction) -> Result:
     """CREATE FUNCTION and CREATE AGGREGATE."""
     made = create(
-        context, statement.name, lambda: functions.content_of(statement), statement.text,
+        context, statement.name, lambda: created_functions.content_of(statement), statement.text,
         if_not_exists=statement.if_not_exists, or_replace=statement.or_replace,
     )  # fmt: skip
     notices = [] if made else [Notice(f'function "{statement.name}" already exists, skipping', "NOTICE", "42723")]
@@ -75,7 +75,7 @@ def create(
     record = ObjectRecord(0, content, schema, name.name, definition=definition, created_ms=context.clock.now_ms())
     made = context.coordinator.create_relation(owned(context, record))
     try:
-        functions.register(context.spark_sessions(), context.catalog.state.objects[made])
+        created_functions.register(context.spark_sessions(), context.catalog.state.objects[made])
     except BaseException:
         context.coordinator.drop([made])
         raise
@@ -98,7 +98,7 @@ def _drop_old(context: Context, old: ObjectRecord) -> None:
 def forget(context: Context, record: ObjectRecord) -> None:
     """Take a function away from Spark's sessions."""
     if isinstance(record.content, FunctionContent):
-        functions.unregister(context.spark_sessions(), record)
+        created_functions.unregister(context.spark_sessions(), record)
 
 
 def _is_built_in(context: Context, name: str) -> bool:
@@ -117,7 +117,7 @@ def listed(context: Context, schemas: tuple[str, ...], fits: Callable[[str], boo
     """The rows of SHOW FUNCTIONS."""
     there = context.catalog.state.objects_of(FunctionContent)
     found = sorted((o for o in there if o.schema in schemas and fits(o.name)), key=lambda o: o.name)
-    return [[o.name, *functions.signature(o), o.content_as(FunctionContent).language, None] for o in found]
+    return [[o.name, *created_functions.signature(o), o.content_as(FunctionContent).language, None] for o in found]
 
 
 def described(context: Context, name: TableName) -> list[list[object]]:
@@ -126,7 +126,7 @@ def described(context: Context, name: TableName) -> list[list[object]]:
     if record is None or not isinstance(record.content, FunctionContent):
         raise UndefinedFunction(f'function "{name}" does not exist', hint="SHOW FUNCTIONS lists what there is")
     content = record.content
-    arguments, returns = functions.signature(record)
+    arguments, returns = created_functions.signature(record)
     body = content.source if content.source is not None else "(a Python object, stored as a pickle)"
     kinds = {"scalar": "function", "table": "table function", "aggregate": "aggregate function"}
     return [

@@ -20,12 +20,19 @@ from headrace.common.zones import UTC, Zone
 from headrace.coordinator.decide.watermarks import declared
 from headrace.coordinator.writes.layout import Key, Row, RowLayout
 from headrace.coordinator.writes.requests import RowWrite
-from headrace.coordinator.writes.rows import Effect, RowOperation, append_rows, change_row, insert_rows
+from headrace.coordinator.writes.written_rows import Effect, RowOperation, append_rows, change_row, insert_rows
 from headrace.errors import DataError
 from headrace.session.context import Context
 from headrace.session.defined import declared_zone
 from headrace.session.execution.simple import constant_value
-from headrace.session.execution.targets import check_row, ignores, letters_of, plain_items, target_columns, target_table
+from headrace.session.execution.write_targets import (
+    check_row,
+    ignores,
+    letters_of,
+    plain_items,
+    target_columns,
+    target_table,
+)
 from headrace.session.names import names_of
 from headrace.session.result import Ready, Result, ResultColumn, columns_of_record
 from headrace.sql import statements as st

@@ -13,17 +13,17 @@ from sqlglot import exp
 from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import Column
 from headrace.errors import ObjectMissing, SerializationFailure, TooManyRows
-from headrace.plan.catalyst.running import stream
+from headrace.plan.catalyst.java_calls import stream
 from headrace.session.context import Context
 from headrace.session.engine import columns_of
 from headrace.session.execution.simple import constant_row
 from headrace.session.execution.snapshots import open_snapshot
 from headrace.session.introspection import asked
 from headrace.session.names import BoundQuery, Target, names_of, null_relation
-from headrace.session.reading.planning import PlannedRead, plan_read, read_here
+from headrace.session.reading.read_planning import PlannedRead, plan_read, read_here
 from headrace.session.result import Notice, Result, ResultColumn, closing_if_possible
-from headrace.session.system.functions import localize
-from headrace.session.system.state import StateRelation
+from headrace.session.system.asking_functions import localize
+from headrace.session.system.state_relations import StateRelation
 from headrace.sql import statements as st
 from headrace.sql.query import Query
 

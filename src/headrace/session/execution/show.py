@@ -30,14 +30,14 @@ from headrace.session.context import Context
 from headrace.session.defined import definition_of
 from headrace.session.execution import connections, routines
 from headrace.session.execution.handler import Columns, Handler, Needs, Types
-from headrace.session.execution.rows import Heads, Rows, having, result_columns, rows_result
+from headrace.session.execution.value_results import Heads, Rows, having, result_columns, rows_result
+from headrace.session.hidden_views import is_part
 from headrace.session.names import label, names_of
-from headrace.session.parts import is_part
 from headrace.session.result import Result
 from headrace.session.system.headrace import sessions_shown, shown_error
-from headrace.session.system.relations import SYSTEM_SCHEMAS
+from headrace.session.system.system_relations import SYSTEM_SCHEMAS
 from headrace.sql import statements as st
-from headrace.sql.types import pg_type_text
+from headrace.sql.type_names import pg_type_text
 
 
 def _matcher(pattern: str | None) -> Callable[[str], bool]:

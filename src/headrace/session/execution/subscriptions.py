@@ -22,7 +22,7 @@ from headrace.common.epoch import COUNTER_BITS, EPOCH_START_MS, epoch_ms, from_u
 from headrace.common.identifiers import quoted_name
 from headrace.coordinator.subscriptions import Feed
 from headrace.errors import HeadraceError, InvalidParameter, ObjectMissing, UndefinedObject, WrongObjectType
-from headrace.session import cursors
+from headrace.session import open_cursors
 from headrace.session.context import Context
 from headrace.session.execution.copying import check_lists
 from headrace.session.execution.handler import Handler, Needs
@@ -289,7 +289,7 @@ def declare(context: Context, statement: st.DeclareSubscriptionCursor) -> Result
     return Result(statement.tag)
 
 
-def fetch(cursor: cursors.OpenSubscription, statement: st.FetchCursor) -> Result:
+def fetch(cursor: open_cursors.OpenSubscription, statement: st.FetchCursor) -> Result:
     """FETCH and MOVE of a cursor over a subscription."""
     rows = cursor.fetch(statement.direction, statement.count, statement.timeout_s)
     if statement.moves:

@@ -4,8 +4,8 @@ With `streaming_enable_unaligned_join` a view is cut behind its joins. Each beco
 listed, with a checkpoint group and a log of its own, and the rest reads it like any other view: at its own pace, from a
 durable position, and never more than `max_rows_per_epoch` at once.
 
-A join whose rows the view only picks and computes with is the view, and is not cut. A part's content says of which
-view it is a part (`session/parts.py`); what is left of the view is stored as a plan, like the parts. Parts are shown
+A join whose rows the view only picks and computes with is the view, and is not cut. A part's content says of which view
+it is a part (`session/hidden_views.py`); what is left of the view is stored as a plan, like the parts. Parts are shown
 as jobs, not listed as relations, and paused and dropped with their view.
 """
 
@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING
 
 from headrace.catalog.contents import MaterializedViewContent
 from headrace.connectors.job_options import CHECKPOINT, GROUP, MAX_ROWS, ON_ERROR, PARALLELISM
-from headrace.coordinator.decide.options import on_error
+from headrace.coordinator.decide.view_options import on_error
 from headrace.errors import HeadraceError, NotSupported
 from headrace.plan.cuts import cut_joins, in_place_of, named
 from headrace.plan.failures import translated
-from headrace.plan.stored import stored_query, to_content
+from headrace.plan.stored_plans import stored_query, to_content
 from headrace.plan.tolerance import FAIL
 from headrace.session.context import Context
 from headrace.sql.statements import TableName

@@ -7,10 +7,10 @@ from typing import Final
 
 from headrace.catalog.contents import MaterializedViewContent, SinkContent, ViewContent
 from headrace.connectors.sinks import delivers, spelled
-from headrace.coordinator.decide.options import on_error
+from headrace.coordinator.decide.view_options import on_error
 from headrace.errors import NotSupported
 from headrace.session.context import Context
-from headrace.session.execution import connections, into, sharing, unaligned
+from headrace.session.execution import arrangement_choice, connections, into, unaligned
 from headrace.session.execution.ddl import (
     check_reach,
     columns_from,
@@ -24,7 +24,7 @@ from headrace.session.execution.handler import Handler, Needs
 from headrace.session.execution.select import describe
 from headrace.session.names import BoundQuery, names_of
 from headrace.session.result import Result
-from headrace.session.system.functions import localize
+from headrace.session.system.asking_functions import localize
 from headrace.sql import statements as st
 from headrace.sql.parser import parse_query
 
@@ -122,9 +122,9 @@ def incremental_plan(
     apart = context.variables.is_on(unaligned.SETTING) and not on_window_close
     joins = unaligned.explained(context, text) if apart else []
     given = options or {}
-    shared, tolerated = sharing.usable(context, given), on_error(given)
+    shared, tolerated = arrangement_choice.usable(context, given), on_error(given)
     plan = context.planner.plan(text, on_window_close=on_window_close, arrangements=shared, on_error=tolerated)
-    return [*plan.explain(), *sharing.explained(context, plan, given), *joins]
+    return [*plan.explain(), *arrangement_choice.explained(context, plan, given), *joins]
 
 
 def sink_plan(context: Context, statement: st.CreateSink) -> list[str]:
@@ -137,12 +137,12 @@ def sink_plan(context: Context, statement: st.CreateSink) -> list[str]:
     else:
         given = connections.resolved(context, statement, spelled(given)).options
     options = in_group(context, given, alone=wanted is not None or delivers(given))
-    shared = sharing.usable(context, options)
+    shared = arrangement_choice.usable(context, options)
     closing, tolerated = statement.emit_on_window_close, on_error(options)
     plan = context.planner.plan(text, on_window_close=closing, arrangements=shared, on_error=tolerated)
     return [
         *(plan.into(options) if wanted is None else wanted.planned(plan)).explain(),
-        *sharing.explained(context, plan, options),
+        *arrangement_choice.explained(context, plan, options),
     ]
 
 

@@ -12,13 +12,13 @@ from headrace.common.columns import Column
 from headrace.common.identifiers import shown_name
 from headrace.errors import InvalidParameter, UndefinedObject, UndefinedTable
 from headrace.session.context import Context
-from headrace.session.introspection.functions import DEFINITIONS, FUNCTION_TYPES, NAMES, RIGHTS, TYPE_NAMES
+from headrace.session.introspection.macros import DEFINITIONS, FUNCTION_TYPES, NAMES, RIGHTS, TYPE_NAMES
 from headrace.session.names import names_of
 from headrace.session.rights import PRIVILEGES, Rights
-from headrace.session.roles import PREDEFINED, all_roles
-from headrace.session.system import postgres
-from headrace.session.system.lookup import system_relation
-from headrace.session.system.relations import Rows, SystemRelation
+from headrace.session.stored_roles import PREDEFINED, all_roles
+from headrace.session.system import pg_catalog
+from headrace.session.system.system_lookup import system_relation
+from headrace.session.system.system_relations import Rows, SystemRelation
 from headrace.sql.statements import TableName
 
 SCHEMA: Final = DEFINITIONS[0]
@@ -40,12 +40,12 @@ def relation(name: str, roles: Collection[str]) -> SystemRelation:
 
 
 def _definitions(context: Context) -> Rows:
-    for record in postgres.relations(context):
+    for record in pg_catalog.relations(context):
         content = record.content
         if isinstance(content, (ViewContent, MaterializedViewContent)):
             text = content.query if isinstance(content, ViewContent) else _query_of(record)
             yield {"oid": record.id, "definition": f" {text.strip().rstrip(';')};", "columns": None}
-    for index in postgres.indexes_of(context):
+    for index in pg_catalog.indexes_of(context):
         yield {"oid": index.oid, "definition": index.text, "columns": list(index.columns)}
         if index.primary:
             keys = ", ".join(shown_name(c) for c in index.columns)
@@ -59,13 +59,13 @@ def _query_of(record: ObjectRecord) -> str:
 
 
 def _type_names(context: Context) -> Rows:
-    short = {oid: name for name, oid in postgres.types_by_name().items()}
-    return [{"oid": oid, "name": name, "short": short[oid]} for oid, name in postgres.type_names().items()]
+    short = {oid: name for name, oid in pg_catalog.types_by_name().items()}
+    return [{"oid": oid, "name": name, "short": short[oid]} for oid, name in pg_catalog.type_names().items()]
 
 
 def _names(context: Context) -> Rows:
     path = ("pg_catalog", *context.variables.search_path())
-    for schema, name, oid in postgres.named_oids(context):
+    for schema, name, oid in pg_catalog.named_oids(context):
         text = f"{shown_name(schema)}.{shown_name(name)}"
         visible = schema in path
         yield {"oid": oid, "name": name, "qualified": f"{schema}.{name}", "visible": visible,
@@ -73,8 +73,8 @@ def _names(context: Context) -> Rows:
 
 
 def _function_types(context: Context) -> Rows:
-    names = postgres.type_names()
-    for row in postgres.functions(context):
+    names = pg_catalog.type_names()
+    for row in pg_catalog.functions(context):
         yield {"oid": row["oid"], "arguments": row["__arguments"], "result": names.get(row["prorettype"])}
 
 
@@ -91,7 +91,7 @@ def _rights_of(context: Context, role: str, rights: Rights) -> Iterator[dict[str
             letters = "".join(letter for letter in PRIVILEGES.values() if rights.may(letter, record))
             yield {"role": role, "class": kind, "oid": record.id, "letters": letters}
     yield from ({"role": role, "class": "relation", "oid": oid, "letters": "r"} for oid in CATALOGS.values())
-    for name, oid in postgres.namespaces(context).items():
+    for name, oid in pg_catalog.namespaces(context).items():
         letters = "".join(letter for letter in "UC" if rights.may_in(letter, name))
         yield {"role": role, "class": "schema", "oid": oid, "letters": letters}
     for oid in (*all_roles(rights.state), *(PREDEFINED.values())):
@@ -131,7 +131,7 @@ def object_id(context: Context, kind: str, text: str) -> int:
         schema, name = (parts[-2] if len(parts) > 1 else None), parts[-1]
         if system_relation(schema, name) is not None:
             return CATALOGS.get(name, 0)
-        for index in postgres.indexes_of(context):
+        for index in pg_catalog.indexes_of(context):
             if index.name == name and schema in (None, index.schema):
                 return index.oid
         found = names_of(context).find(TableName(schema, name))
@@ -148,10 +148,10 @@ def object_id(context: Context, kind: str, text: str) -> int:
 
 def _oids_by_name(context: Context, kind: str) -> dict[str, int]:
     if kind == "regnamespace":
-        return postgres.namespaces(context)
+        return pg_catalog.namespaces(context)
     if kind == "regrole":
         return {role.name: oid for oid, role in all_roles(context.rights.state).items()}
-    return postgres.types_by_name() if kind == "regtype" else postgres.function_oids(context)
+    return pg_catalog.types_by_name() if kind == "regtype" else pg_catalog.function_oids(context)
 
 
 def _parts(text: str) -> list[str]:

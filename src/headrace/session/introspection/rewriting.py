@@ -17,9 +17,9 @@ from postgast import deparse
 from postgast import pg_query_pb2 as pb
 
 from headrace.errors import NotSupported, UndefinedFunction, UndefinedTable
-from headrace.session.introspection import nodes
-from headrace.session.introspection.functions import MACROS, NATIVE, RIGHTS, macro_name, table_name
-from headrace.sql.binder.names import output_name
+from headrace.session.introspection import syntax_nodes
+from headrace.session.introspection.macros import MACROS, NATIVE, RIGHTS, macro_name, table_name
+from headrace.sql.binder.output_names import output_name
 from headrace.sql.postgres import ParsedStatement, parse_statement
 
 SCHEMAS: Final = ("pg_catalog", "information_schema", "rw_catalog")
@@ -91,7 +91,7 @@ class Rewriter:
         """The query for DuckDB. Raises `NotSupported`, `UndefinedFunction`, `UndefinedTable`."""
         tree = pb.Node()
         tree.CopyFrom(self.parsed.tree)
-        self._named = {cte.ctename for cte in nodes.messages(tree, pb.CommonTableExpr)}
+        self._named = {cte.ctename for cte in syntax_nodes.messages(tree, pb.CommonTableExpr)}
         self._name_outputs(tree)
         self._spell_vectors(tree.select_stmt)
         self._visit(tree)
@@ -125,16 +125,16 @@ class Rewriter:
         kind = node.WhichOneof("node")
         if kind == "range_function":
             self._function_relation(node)
-        elif kind == "type_cast" and nodes.type_name(node) in ("oid", "int8", "int4"):
+        elif kind == "type_cast" and syntax_nodes.type_name(node) in ("oid", "int8", "int4"):
             inner = node.type_cast.arg
-            of = nodes.type_name(inner) if inner.WhichOneof("node") == "type_cast" else ""
+            of = syntax_nodes.type_name(inner) if inner.WhichOneof("node") == "type_cast" else ""
             if of in _OBJECTS:
-                literal = nodes.text_of(inner.type_cast.arg)
+                literal = syntax_nodes.text_of(inner.type_cast.arg)
                 if literal is not None and not literal.isdecimal():
-                    node.CopyFrom(nodes.number(self.resolve(of, literal)))
+                    node.CopyFrom(syntax_nodes.number(self.resolve(of, literal)))
                 elif f"{of}_oid" in MACROS:
                     self._objects.append(f"{of}_oid")
-                    node.CopyFrom(nodes.call(f"{of}_oid", inner.type_cast.arg))
+                    node.CopyFrom(syntax_nodes.call(f"{of}_oid", inner.type_cast.arg))
 
     def _rewrite(self, node: pb.Node) -> None:
         kind = node.WhichOneof("node")
@@ -161,12 +161,14 @@ class Rewriter:
 
     def _refuse_all_columns(self, tree: pb.Node) -> None:
         """`tableoid` is one of the columns here; in PostgreSQL it is none of those that `*` and NATURAL mean."""
-        if any(nodes.messages(tree, pb.A_Star)) or any(j.is_natural for j in nodes.messages(tree, pb.JoinExpr)):
+        if any(syntax_nodes.messages(tree, pb.A_Star)) or any(
+            j.is_natural for j in syntax_nodes.messages(tree, pb.JoinExpr)
+        ):
             raise NotSupported("tableoid beside * or NATURAL in a query over the system catalogs")
 
     def _name_outputs(self, tree: pb.Node) -> None:
         """Name the outputs as PostgreSQL does, which the rewritten expressions would not be."""
-        for select in nodes.messages(tree, pb.SelectStmt):
+        for select in syntax_nodes.messages(tree, pb.SelectStmt):
             for item in select.target_list:
                 target = item.res_target
                 if not target.name and target.val.WhichOneof("node") != "column_ref":  # whose name is the same in both
@@ -177,10 +179,10 @@ class Rewriter:
         for item in select.target_list:
             value = item.res_target.val
             if _is_vector(value):
-                item.res_target.name = item.res_target.name or nodes.column_name(value) or ""
+                item.res_target.name = item.res_target.name or syntax_nodes.column_name(value) or ""
                 array = pb.Node()
                 array.CopyFrom(value)
-                value.CopyFrom(nodes.call("array_to_string", array, nodes.literal(" ")))
+                value.CopyFrom(syntax_nodes.call("array_to_string", array, syntax_nodes.literal(" ")))
 
     # ---- relations and columns
 
@@ -213,7 +215,7 @@ class Rewriter:
         relation = node.range_function
         for item in relation.functions:
             call = item.list.items[0]
-            name = nodes.function_name(call)
+            name = syntax_nodes.function_name(call)
             query = _ROWS.get(name)
             self._asks_for_words = self._asks_for_words or name == "pg_get_keywords"
             if query is None and name in _SESSION:
@@ -221,27 +223,29 @@ class Rewriter:
             if query is not None:
                 alias = pb.Alias(aliasname=name)
                 alias.CopyFrom(relation.alias if relation.HasField("alias") else alias)
-                subquery = nodes.expression(query).sub_link.subselect
+                subquery = syntax_nodes.expression(query).sub_link.subselect
                 if name in _SESSION:
-                    next(nodes.messages(subquery, pb.FuncCall)).args.extend(call.func_call.args)
+                    next(syntax_nodes.messages(subquery, pb.FuncCall)).args.extend(call.func_call.args)
                 node.CopyFrom(pb.Node(range_subselect=pb.RangeSubselect(subquery=subquery, alias=alias)))
                 return
 
     def _series(self, select: pb.SelectStmt) -> None:
         """In SELECT lists DuckDB's series are arrays, whose elements PostgreSQL has as rows."""
         for item in select.target_list:
-            for call in list(nodes.messages(item, pb.FuncCall, within_queries=False)):
+            for call in list(syntax_nodes.messages(item, pb.FuncCall, within_queries=False)):
                 name = call.funcname[-1].string.sval
                 if name == "generate_subscripts":
                     array = pb.Node()
                     array.CopyFrom(call.args[0])
                     start = 0 if _is_vector(array) else 1
-                    made = nodes.call("range", nodes.number(start), nodes.plus(nodes.call("len", array), start))
+                    made = syntax_nodes.call(
+                        "range", syntax_nodes.number(start), syntax_nodes.plus(syntax_nodes.call("len", array), start)
+                    )
                 elif name == "generate_series":
                     made = _bounded_series(list(call.args))
                 else:
                     continue
-                call.CopyFrom(nodes.call("unnest", made).func_call)
+                call.CopyFrom(syntax_nodes.call("unnest", made).func_call)
 
     # ---- expressions
 
@@ -250,7 +254,7 @@ class Rewriter:
         schema = call.funcname[0].string.sval if len(call.funcname) > 1 else "pg_catalog"
         name = call.funcname[-1].string.sval
         if name in ("len", "range", "generate_series", "like_escape", "error") and schema == "pg_catalog":
-            nodes.put_in(call.funcname, nodes.identifier(name))
+            syntax_nodes.put_in(call.funcname, syntax_nodes.identifier(name))
         elif name in ("current_setting", "set_config", *_SESSION):
             self._session_value(node, name)
         elif name in _RIGHTS:
@@ -268,21 +272,21 @@ class Rewriter:
         elif name in MACROS:
             self._macro(node, name)
         else:
-            nodes.put_in(call.funcname, nodes.identifier(NATIVE[name]))
+            syntax_nodes.put_in(call.funcname, syntax_nodes.identifier(NATIVE[name]))
 
     def _macro(self, node: pb.Node, name: str) -> None:
         self.macros.add(name)
         self.tables.update(MACROS[name].reads)
-        nodes.put_in(node.func_call.funcname, nodes.identifier(macro_name(name)))
+        syntax_nodes.put_in(node.func_call.funcname, syntax_nodes.identifier(macro_name(name)))
 
     def _session_value(self, node: pb.Node, name: str) -> None:
         arguments = node.func_call.args
         if name == "set_config":
             raise NotSupported("set_config in a query over the system catalogs", hint="Use SET.")
-        given = [nodes.constant_of(argument) for argument in arguments]
+        given = [syntax_nodes.constant_of(argument) for argument in arguments]
         if None in given:
             raise NotSupported(f"{name} of what is no literal in a query over the system catalogs")
-        node.CopyFrom(nodes.literal(self.value_of(name, *given)))
+        node.CopyFrom(syntax_nodes.literal(self.value_of(name, *given)))
 
     def _privilege(self, node: pb.Node, name: str) -> None:
         """A superuser may do everything; of others a relation says what they may."""
@@ -290,41 +294,42 @@ class Rewriter:
         kind = _RIGHTS[name]
         whole = 3 if name != "has_column_privilege" else 4
         if len(arguments) == whole:
-            if nodes.text_of(arguments[0]) is None:
+            if syntax_nodes.text_of(arguments[0]) is None:
                 raise NotSupported(f"{name} of another role that is no literal")
-            user = nodes.text_of(arguments.pop(0))
+            user = syntax_nodes.text_of(arguments.pop(0))
         else:
             user = None
-        wanted = nodes.text_of(arguments[-1])
+        wanted = syntax_nodes.text_of(arguments[-1])
         if wanted is None:
             raise NotSupported(f"{name} of a privilege that is no literal")
         node.CopyFrom(self._held(kind, user, arguments[0], wanted))
 
     def _held(self, kind: str, user: str | None, subject: pb.Node, wanted: str) -> pb.Node:
         condition = self.holds(kind, wanted)
-        literal, reg = nodes.text_of(subject), _NAMED_BY.get(kind)
+        literal, reg = syntax_nodes.text_of(subject), _NAMED_BY.get(kind)
         if literal is not None and not literal.isdecimal() and reg is not None:
-            subject = nodes.number(self.resolve(reg, literal))
+            subject = syntax_nodes.number(self.resolve(reg, literal))
         if user is not None:
             self.resolve("regrole", user)
         if self.superuser and user is None:
-            return nodes.expression("true")
+            return syntax_nodes.expression("true")
         if condition in ("true", "false"):
-            return nodes.expression(condition)
+            return syntax_nodes.expression(condition)
         self.tables.add(RIGHTS)
         by_name = {"relation": "regclass_oid", "schema": "regnamespace_oid", "role": "regrole_oid"}.get(kind)
         found = pb.Node()
         found.CopyFrom(subject)
         if by_name is not None:
-            found = nodes.call(by_name, subject)
+            found = syntax_nodes.call(by_name, subject)
             self._macro(found, by_name)
         role = str(self.value_of("current_user") if user is None else user)
         self.roles.add(role)
-        query = nodes.expression(  # the subject is computed where no name of the relation of rights stands in its way
+        # The subject is computed where no name of the relation of rights stands in its way.
+        query = syntax_nodes.expression(
             f"EXISTS (SELECT 1 FROM (SELECT $3 AS hr_o) hr_p, {table_name(*RIGHTS)} hr WHERE hr.role = $1 AND "
             f"hr.class = $2 AND hr.oid = hr_p.hr_o AND ({condition}))"
         )
-        nodes.put_parameters(query, {1: nodes.literal(role), 2: nodes.literal(kind), 3: found})
+        syntax_nodes.put_parameters(query, {1: syntax_nodes.literal(role), 2: syntax_nodes.literal(kind), 3: found})
         return query
 
     def _cast(self, node: pb.Node) -> None:
@@ -333,25 +338,27 @@ class Rewriter:
         kind, is_array = names[-1], bool(cast.type_name.array_bounds)
         inner = pb.Node()
         inner.CopyFrom(cast.arg)
-        literal = nodes.text_of(inner)
+        literal = syntax_nodes.text_of(inner)
         if kind in _OBJECTS and not is_array:
             if kind == "regproc" and literal is not None:
-                node.CopyFrom(nodes.literal(literal.rsplit(".", 1)[-1]))  # the columns that hold one have its name
+                node.CopyFrom(
+                    syntax_nodes.literal(literal.rsplit(".", 1)[-1])
+                )  # the columns that hold one have its name
             elif literal is not None and not literal.isdecimal():
-                node.CopyFrom(nodes.number(self.resolve(kind, literal)))
+                node.CopyFrom(syntax_nodes.number(self.resolve(kind, literal)))
             elif kind == "regprocedure":
                 raise NotSupported("regprocedure of what is no literal")
             else:
-                node.CopyFrom(nodes.call("x", inner))
+                node.CopyFrom(syntax_nodes.call("x", inner))
                 self._macro(node, f"{kind}_text")
             return
         if kind not in _TYPES or len(names) > 2 or (len(names) == 2 and names[0] not in SCHEMAS):
             raise NotSupported(f"a cast to {'.'.join(names)} in a query over the system catalogs")
         if literal is not None and (is_array or kind.endswith("vector")):
-            inner = nodes.array_of(literal)
+            inner = syntax_nodes.array_of(literal)
         cast.arg.CopyFrom(inner)
-        nodes.put_in(cast.type_name.names, nodes.identifier(_TYPES[kind]))
-        typmods = [nodes.constant_of(modifier) for modifier in cast.type_name.typmods]
+        syntax_nodes.put_in(cast.type_name.names, syntax_nodes.identifier(_TYPES[kind]))
+        typmods = [syntax_nodes.constant_of(modifier) for modifier in cast.type_name.typmods]
         if kind == "numeric" and typmods:
             return
         cast.type_name.ClearField("typmods")
@@ -361,7 +368,7 @@ class Rewriter:
                 raise NotSupported(f"a cast to {kind} with a modifier in a query over the system catalogs")
             whole = pb.Node()
             whole.CopyFrom(node)
-            node.CopyFrom(nodes.call("left", whole, nodes.number(int(letters))))
+            node.CopyFrom(syntax_nodes.call("left", whole, syntax_nodes.number(int(letters))))
             return
         if kind.endswith("vector") and not is_array:
             cast.type_name.array_bounds.append(pb.Node(integer=pb.Integer(ival=-1)))
@@ -369,21 +376,21 @@ class Rewriter:
     def _operator(self, node: pb.Node) -> None:
         expression = node.a_expr
         name = expression.name[-1].string.sval if expression.name else ""
-        nodes.put_in(expression.name, nodes.identifier(name))
+        syntax_nodes.put_in(expression.name, syntax_nodes.identifier(name))
         if name in _LIKES and expression.kind == pb.AEXPR_OP:
             expression.kind = pb.AEXPR_LIKE if not name.endswith("*") else pb.AEXPR_ILIKE
         match = _MATCHES.get(name)
         if match is not None and expression.kind == pb.AEXPR_OP:
             negated, options = match
-            arguments = [expression.lexpr, expression.rexpr, *([nodes.literal(options)] if options else [])]
-            made = nodes.call("regexp_matches", *arguments)
+            arguments = [expression.lexpr, expression.rexpr, *([syntax_nodes.literal(options)] if options else [])]
+            made = syntax_nodes.call("regexp_matches", *arguments)
             negation = pb.Node(bool_expr=pb.BoolExpr(boolop=pb.NOT_EXPR, args=[made]))
             node.CopyFrom(negation if negated else made)
             return
         if expression.kind in (pb.AEXPR_OP_ANY, pb.AEXPR_OP_ALL):
-            literal = nodes.text_of(expression.rexpr)
+            literal = syntax_nodes.text_of(expression.rexpr)
             if literal is not None:
-                expression.rexpr.CopyFrom(nodes.array_of(literal))
+                expression.rexpr.CopyFrom(syntax_nodes.array_of(literal))
         if expression.kind in (pb.AEXPR_LIKE, pb.AEXPR_ILIKE):
             node.CopyFrom(_liked(expression, name))
             return
@@ -392,11 +399,11 @@ class Rewriter:
             return
         for one, other in ((expression.lexpr, expression.rexpr), (expression.rexpr, expression.lexpr)):
             if (
-                nodes.column_name(one) in _FUNCTIONS
+                syntax_nodes.column_name(one) in _FUNCTIONS
                 and other.WhichOneof("node") == "a_const"
                 and other.a_const.HasField("ival")
             ):
-                other.CopyFrom(nodes.literal("-"))
+                other.CopyFrom(syntax_nodes.literal("-"))
         if name not in _OPERATORS:
             raise NotSupported(
                 f"operator {name} in a query over the system catalogs", position=self._at(expression.location)
@@ -410,7 +417,7 @@ class Rewriter:
     def _value(self, node: pb.Node) -> None:
         name = output_name(node)
         if name in _SESSION:
-            node.CopyFrom(nodes.literal(self.value_of(name)))
+            node.CopyFrom(syntax_nodes.literal(self.value_of(name)))
 
     def _element(self, node: pb.Node) -> None:
         """An element of an array that begins with 0 is the next one of DuckDB's, which begin with 1."""
@@ -421,7 +428,7 @@ class Rewriter:
                 if _is_vector(node.a_indirection.arg):
                     index = pb.Node()
                     index.CopyFrom(part.a_indices.uidx)
-                    part.a_indices.uidx.CopyFrom(nodes.plus(index, 1))
+                    part.a_indices.uidx.CopyFrom(syntax_nodes.plus(index, 1))
 
 
 _SESSION: Final = (
@@ -462,34 +469,36 @@ def asks_catalog(text: str) -> bool:
     tree = parse_statement(text).tree
     if tree is None:
         return False
-    if any(call.funcname[-1].string.sval in _ASKING for call in nodes.messages(tree, pb.FuncCall)):
+    if any(call.funcname[-1].string.sval in _ASKING for call in syntax_nodes.messages(tree, pb.FuncCall)):
         return True
-    for relation in nodes.messages(tree, pb.RangeFunction):
-        if any(nodes.function_name(item.list.items[0]) in _SESSION for item in relation.functions):
+    for relation in syntax_nodes.messages(tree, pb.RangeFunction):
+        if any(syntax_nodes.function_name(item.list.items[0]) in _SESSION for item in relation.functions):
             return True
-    return any(name.names[-1].string.sval in _OBJECTS for name in nodes.messages(tree, pb.TypeName) if name.names)
+    return any(
+        name.names[-1].string.sval in _OBJECTS for name in syntax_nodes.messages(tree, pb.TypeName) if name.names
+    )
 
 
 def _is_vector(node: pb.Node) -> bool:
     """Whether an expression is a column whose arrays begin with element 0."""
-    return nodes.column_name(node) in _VECTORS
+    return syntax_nodes.column_name(node) in _VECTORS
 
 
 def _liked(expression: pb.A_Expr, operator: str) -> pb.Node:
     """LIKE with its escape, which is a backslash where none is given."""
     name = "ilike_escape" if expression.kind == pb.AEXPR_ILIKE else "like_escape"
     name = f"not_{name}" if operator.startswith("!") else name
-    given = [expression.rexpr, nodes.literal("\\")]
-    if nodes.function_name(expression.rexpr) == "like_escape":
+    given = [expression.rexpr, syntax_nodes.literal("\\")]
+    if syntax_nodes.function_name(expression.rexpr) == "like_escape":
         given = list(expression.rexpr.func_call.args)
-    return nodes.call(name, expression.lexpr, *given)
+    return syntax_nodes.call(name, expression.lexpr, *given)
 
 
 def _bounded_series(arguments: list[pb.Node]) -> pb.Node:
     """A series as an array, which is held whole."""
     given = ", ".join(f"${i}" for i in range(1, len(arguments) + 1))
-    made = nodes.expression(
+    made = syntax_nodes.expression(
         f"CASE WHEN $2 - $1 > {_MOST_ELEMENTS} THEN error('the series is too long') ELSE generate_series({given}) END"
     )
-    nodes.put_parameters(made, dict(enumerate(arguments, 1)))
+    syntax_nodes.put_parameters(made, dict(enumerate(arguments, 1)))
     return made

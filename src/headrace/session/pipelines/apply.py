@@ -15,18 +15,18 @@ from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import arrow_schema
 from headrace.coordinator.decide.automatic import is_automatic
 from headrace.errors import DatatypeMismatch, DependentObjectsExist, DuplicateObject, HeadraceError
-from headrace.session import frames, functions
+from headrace.session import created_functions, frame_views
 from headrace.session.execution import ddl, fed, routines
 from headrace.session.execution.in_transaction import write
 from headrace.session.names import BoundQuery, label, names_of
 from headrace.session.pipelines.definitions import Pipeline
-from headrace.session.pipelines.graph import PipelineGraph, PipelineNode
+from headrace.session.pipelines.pipeline_graph import PipelineGraph, PipelineNode
 from headrace.session.session import Session
-from headrace.session.system.functions import localize
+from headrace.session.system.asking_functions import localize
 from headrace.sql.parser import parse_one, parse_query
 from headrace.sql.statements import TableName
-from headrace.state.changes import TableChange
 from headrace.state.kernels import concat
+from headrace.state.table_changes import TableChange
 
 State = Literal["create", "unchanged", "changed", "replace", "inline"]
 Progress = Callable[["ApplyStep", bool], None]
@@ -157,7 +157,7 @@ class Plan:
         definition, given = node.definition, node.definition.arguments
         routines.create(
             self._context, TableName(None, node.name),
-            lambda: functions.content_of_object(
+            lambda: created_functions.content_of_object(
                 node.name, definition.function, given["returns"], given["args"], False, False
             ),
             f"-- Python function at {definition.place}",
@@ -174,13 +174,13 @@ class Plan:
             return
         with self._pipeline.reading(self._read):
             frame = node.definition.function()
-        frames.create_view(context, name, frame, options, closing)
+        frame_views.create_view(context, name, frame, options, closing)
 
     def _read(self, name: str) -> Any:
         step = self._by_name.get(name)
         if step is not None and not step.node.stored:
             return step.node.definition.function()
-        return frames.relation(self._context, name).alias(name)
+        return frame_views.relation(self._context, name).alias(name)
 
     def _fill(self, name: str, rows: object) -> None:
         record = self._record(name)

@@ -1,19 +1,19 @@
 """Reads that the server process answers itself, without Spark: what is understood of them, and how they are run.
 
-planning.py    which queries are answered here; asks, runs, or leaves them to Spark
-plans.py       what is understood of a query over one relation or none
-twins.py       typed expressions as Arrow kernels that do exactly the same
-running.py     runs a plan over a snapshot
-at_once.py     answers on the event loop, where nothing may be waited for
-sorting.py     the order of rows
-totals.py      aggregates over all rows
-explaining.py  what EXPLAIN says of such a read
+read_planning.py  which queries are answered here; asks, runs, or leaves them to Spark
+read_plans.py     what is understood of a query over one relation or none
+twins.py          typed expressions as Arrow kernels that do exactly the same
+read_steps.py     runs a plan over a snapshot
+at_once.py        answers on the event loop, where nothing may be waited for
+read_order.py     the order of rows
+read_totals.py    aggregates over all rows
+explaining.py     what EXPLAIN says of such a read
 
-`twins.py` makes kernels of the binder's tree. Its rules go by the form that the catalogue writes for Spark, so one
-form has one meaning; what has no rule, or other types than a rule knows, is Spark's. `plans.py` decides once what a
+`twins.py` makes kernels of the binder's tree. Its rules go by the form that the catalogue writes for Spark, so one form
+has one meaning; what has no rule, or other types than a rule knows, is Spark's. `read_plans.py` decides once what a
 query over one relation is (a point, equalities that a key or an index may find, the rest of the condition, order,
-bounds), with its parameters open. `planning.py` leaves a query to Spark when a kernel raises on its values, before a
-row is handed out. `running.py` computes over the stored rows of the very snapshot that any other query gets.
+bounds), with its parameters open. `read_planning.py` leaves a query to Spark when a kernel raises on its values, before
+a row is handed out. `read_steps.py` computes over the stored rows of the very snapshot that any other query gets.
 
 `at_once.py` answers values over no relation, and the row of a table by its primary key. It reads at the newest
 complete epoch, where tables are always exact: `Reads.row_now` verifies the fence, takes the table's runs and the

@@ -9,11 +9,11 @@ import pyarrow as pa
 
 from headrace.coordinator.reads import Later
 from headrace.coordinator.writes.layout import Row
-from headrace.dataflow.operators.expressions import RowColumns
+from headrace.dataflow.operators.kernel_expressions import RowColumns
 from headrace.session.context import Context
-from headrace.session.reading.planning import PlannedRead
-from headrace.session.reading.plans import ReadPlan, Steps
-from headrace.session.reading.running import constant_rows
+from headrace.session.reading.read_planning import PlannedRead
+from headrace.session.reading.read_plans import ReadPlan, Steps
+from headrace.session.reading.read_steps import constant_rows
 from headrace.session.result import Result, RowResult
 from headrace.sql import statements as st
 from headrace.sql.scalar import values_of

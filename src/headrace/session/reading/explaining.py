@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from headrace.session.names import label
-from headrace.session.reading.plans import ReadPlan
-from headrace.session.reading.running import READ_BYTES, READ_ROWS
-from headrace.sql.binder import tree as bt
+from headrace.session.reading.read_plans import ReadPlan
+from headrace.session.reading.read_steps import READ_BYTES, READ_ROWS
+from headrace.sql.binder import bound_tree as bt
 
 
 def explained(plan: ReadPlan) -> list[str]:

@@ -13,11 +13,11 @@ import pyarrow as pa
 
 from headrace.common.columns import arrow_type
 from headrace.dataflow.operators.exactness import ORDERED, always_casts, exact_decimal, narrows
-from headrace.dataflow.operators.expressions import Call, Column, Expression, Literal
+from headrace.dataflow.operators.kernel_expressions import Call, Column, Expression, Literal
 from headrace.errors import HeadraceError
-from headrace.sql.binder import tree as bt
+from headrace.sql.binder import bound_tree as bt
 from headrace.sql.binder.types import Type
-from headrace.sql.values import parse_text
+from headrace.sql.text_values import parse_text
 
 _t = pa.types
 Values: TypeAlias = Sequence[object] | None

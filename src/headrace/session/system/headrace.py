@@ -13,7 +13,7 @@ from headrace.catalog.contents import ConnectionContent, IndexContent, SecretCon
 from headrace.catalog.store import describe_self
 from headrace.coordinator.decide.watermarks import declared
 from headrace.session.context import Context
-from headrace.session.system.relations import Rows, define
+from headrace.session.system.system_relations import Rows, define
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

@@ -20,9 +20,9 @@ from headrace.catalog.contents import (
 from headrace.session.context import Context
 from headrace.session.defined import definition_of
 from headrace.session.system.headrace import moment
-from headrace.session.system.postgres import OWNER, defaults_of, display_type, namespaces, owner_oid, relations
-from headrace.session.system.relations import Rows, define
-from headrace.sql.types import pg_type
+from headrace.session.system.pg_catalog import OWNER, defaults_of, display_type, namespaces, owner_oid, relations
+from headrace.session.system.system_relations import Rows, define
+from headrace.sql.type_names import pg_type
 
 _TABLE_TYPES: Final[Mapping[type[Content], str]] = {
     TableContent: "BASE TABLE", ViewContent: "VIEW", MaterializedViewContent: "MATERIALIZED VIEW",

@@ -9,7 +9,7 @@ from typing import Final
 from headrace.catalog.contents import IndexContent
 from headrace.catalog.records import ObjectRecord
 from headrace.common.identifiers import shown_name
-from headrace.session.system.relations import Rows
+from headrace.session.system.system_relations import Rows
 
 CONSTRAINTS: Final = 1_000_000
 """How far the oid of a primary key lies above that of its table."""

@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace.sql.binder import types as t
+from headrace.sql.binder.bound_tree import Call, Constant, Expr
 from headrace.sql.binder.coerce import common_type
-from headrace.sql.binder.reading import Message, refuse
+from headrace.sql.binder.parse_tree import Message, refuse
 from headrace.sql.binder.scope import Wrong
-from headrace.sql.binder.tree import Call, Constant, Expr
 from headrace.sql.binder.types import Type
 
 if TYPE_CHECKING:
     from postgast import pg_query_pb2 as pb
 
-    from headrace.sql.binder.expressions import Expressions
+    from headrace.sql.binder.expression_binder import Expressions
 
 
 def array(at: Expressions, message: pb.A_ArrayExpr, target: Type | None = None) -> Expr:

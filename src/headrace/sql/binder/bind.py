@@ -11,22 +11,8 @@ from postgast import pg_query_pb2 as pb
 
 from headrace.errors import NotSupported, UndefinedTable
 from headrace.sql.binder import types as t
-from headrace.sql.binder import zones
-from headrace.sql.binder.coerce import coerce, common_type
-from headrace.sql.binder.expressions import Expressions
-from headrace.sql.binder.first_rows import first_of_each, with_ties
-from headrace.sql.binder.grouping import as_sets, check_grouped, group_value, grouping_of
-from headrace.sql.binder.names import output_name
-from headrace.sql.binder.one_row import fetched_first
-from headrace.sql.binder.ordering import bound_limit, order_keys
-from headrace.sql.binder.own import canonical, comparable, one_of_equals
-from headrace.sql.binder.reading import Nodes, NotBound, check, declare, inner, kind_of, refuse
-from headrace.sql.binder.recursion import declare_pending, recursive_query
-from headrace.sql.binder.relations import Relations
-from headrace.sql.binder.rows import sets_of
-from headrace.sql.binder.scope import Located, Missing, Scope, Wrong
-from headrace.sql.binder.totals import has_total, with_total
-from headrace.sql.binder.tree import (
+from headrace.sql.binder import zone_times
+from headrace.sql.binder.bound_tree import (
     BoundAggregate,
     BoundColumn,
     Call,
@@ -44,6 +30,20 @@ from headrace.sql.binder.tree import (
     Values,
     walk,
 )  # fmt: skip
+from headrace.sql.binder.coerce import coerce, common_type
+from headrace.sql.binder.distinct_on import first_of_each, with_ties
+from headrace.sql.binder.expression_binder import Expressions
+from headrace.sql.binder.from_clause import Relations
+from headrace.sql.binder.group_by import as_sets, check_grouped, group_value, grouping_of
+from headrace.sql.binder.one_row import fetched_first
+from headrace.sql.binder.order_by import bound_limit, order_keys
+from headrace.sql.binder.output_names import output_name
+from headrace.sql.binder.own import canonical, comparable, one_of_equals
+from headrace.sql.binder.parse_tree import Nodes, NotBound, check, declare, inner, kind_of, refuse
+from headrace.sql.binder.recursion import declare_pending, recursive_query
+from headrace.sql.binder.scope import Located, Missing, Scope, Wrong
+from headrace.sql.binder.set_functions import sets_of
+from headrace.sql.binder.total_aggregates import has_total, with_total
 from headrace.sql.binder.types import Type
 from headrace.sql.binder.world import NOTHING, World
 from headrace.sql.postgres import ParsedStatement
@@ -366,7 +366,7 @@ def reporting(binder: Binder, parsed: ParsedStatement) -> Iterator[None]:
     for what, location in parsed.refused:
         raise NotBound(what, location)
     try:
-        with zones.within(binder.world.zone):
+        with zone_times.within(binder.world.zone):
             yield
     except Located as found:
         at = found.location

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Final
 
 from headrace.sql.binder import types as t
 from headrace.sql.binder.arrays import array
-from headrace.sql.binder.calls import SPARK, spark_call
+from headrace.sql.binder.bound_tree import Constant, Expr
+from headrace.sql.binder.call_binder import SPARK, spark_call
 from headrace.sql.binder.coerce import literal
 from headrace.sql.binder.json_paths import is_json, json_literal
-from headrace.sql.binder.reading import inner, kind_of, refuse, strings
-from headrace.sql.binder.tree import Constant, Expr
+from headrace.sql.binder.parse_tree import inner, kind_of, refuse, strings
 from headrace.sql.binder.typenames import interval_unit, named_type
 
 if TYPE_CHECKING:
     from postgast import pg_query_pb2 as pb
 
-    from headrace.sql.binder.expressions import Expressions
+    from headrace.sql.binder.expression_binder import Expressions
 
 _NUMBER: Final = re.compile(r"\s*[+-]?\d+\s*", re.ASCII)
 _YEARS: Final = re.compile(r"\s*[+-]?\d+-\d+\s*", re.ASCII)

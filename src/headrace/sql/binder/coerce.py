@@ -10,15 +10,15 @@ from headrace.common import time_of_day
 from headrace.common.jsonb import document
 from headrace.common.span import text_of as interval_text
 from headrace.errors import DatatypeMismatch, HeadraceError, StatementError
-from headrace.sql.binder import clock, spans, zones
+from headrace.sql.binder import clock_times, spans, zone_times
 from headrace.sql.binder import types as t
+from headrace.sql.binder.bound_tree import Call, Constant, Expr, Nested, Parameter, fill, walk
 from headrace.sql.binder.floats import checked
 from headrace.sql.binder.own import calls_kernel, kernel
-from headrace.sql.binder.reading import NotBound
-from headrace.sql.binder.tree import Call, Constant, Expr, Nested, Parameter, fill, walk
+from headrace.sql.binder.parse_tree import NotBound
 from headrace.sql.binder.types import Context, Type
 from headrace.sql.intervals import parse_interval
-from headrace.sql.values import parse_text, to_array_text, to_text
+from headrace.sql.text_values import parse_text, to_array_text, to_text
 
 
 def _float_text(kind: str, least: int, most: int) -> str:
@@ -103,7 +103,7 @@ def literal(text: str | None, target: Type) -> Constant:
     if target == t.NUMERIC:
         parse_text(text, "decimal(38,10)")
         return Constant(_fitting(text), text.strip())
-    value = parse_text(text, target.spark, zones.current())
+    value = parse_text(text, target.spark, zone_times.current())
     if target.element is not None and target.element.name == "timestamptz":
         return Constant(target, to_array_text(value, target.spark))
     if target.is_array or isinstance(value, bytes):
@@ -136,13 +136,15 @@ def _sized(expr: Expr, target: Type) -> Expr:
 
 def plain(expr: Expr, target: Type) -> Expr:
     """Spark's own cast, between moments and local times by the session's zone."""
-    if not zones.current().is_utc:
+    if not zone_times.current().is_utc:
         if expr.type.name == "timestamptz" and target.name in ("timestamp", "date"):
-            local = zones.local(expr)
-            return local if target.name == "timestamp" else zones.spark_cast(local, target)
+            local = zone_times.local(expr)
+            return local if target.name == "timestamp" else zone_times.spark_cast(local, target)
         if target.name == "timestamptz" and expr.type.name in ("timestamp", "date"):
-            return zones.moment(expr if expr.type.name == "timestamp" else zones.spark_cast(expr, t.TIMESTAMP))
-    return zones.spark_cast(expr, target)
+            return zone_times.moment(
+                expr if expr.type.name == "timestamp" else zone_times.spark_cast(expr, t.TIMESTAMP)
+            )
+    return zone_times.spark_cast(expr, target)
 
 
 def _converted(expr: Expr, target: Type) -> Expr:
@@ -207,10 +209,14 @@ def _of_document(expr: Expr, target: Type) -> Expr:
 def _of_day(expr: Expr, target: Type) -> Expr:
     """A cast to or from a time of the day."""
     source = expr.type
-    forms = {"timestamp": clock.OF_TIMESTAMP, "timestamptz": clock.OF_TIMESTAMP, "interval": clock.OF_INTERVAL}
+    forms = {
+        "timestamp": clock_times.OF_TIMESTAMP,
+        "timestamptz": clock_times.OF_TIMESTAMP,
+        "interval": clock_times.OF_INTERVAL,
+    }
     if target.name == "interval":
-        return Call(t.INTERVAL, clock.TO_INTERVAL, (expr,))
-    return Call(target, forms.get(source.name, clock.OF_TEXT), (zones.clocks(expr),))
+        return Call(t.INTERVAL, clock_times.TO_INTERVAL, (expr,))
+    return Call(target, forms.get(source.name, clock_times.OF_TEXT), (zone_times.clocks(expr),))
 
 
 def _read(expr: Expr, target: Type) -> Expr:
@@ -222,7 +228,7 @@ def _read(expr: Expr, target: Type) -> Expr:
     if target.name in t.FLOATS:
         return Call(target, _FLOAT_READ.replace("{kind}", target.spark).replace("{name}", str(target)), (expr,))
     if target.name == "timestamptz":
-        return Call(target, zones.read_form(zones.current()), (expr,))
+        return Call(target, zone_times.read_form(zone_times.current()), (expr,))
     if target.name in (*t.INTEGERS, "numeric", "date", "timestamp"):
         return Call(target, f"CAST(TRIM({{0}}) AS {target.spark.upper()})", (expr,))
     if target.name == "bytea":
@@ -283,7 +289,7 @@ def _text_form(source: Type) -> str:
     if source.name in t.FLOATS:
         return _FLOAT_TEXTS[source.name]
     if source.name == "timestamptz":
-        return zones.text_form(zones.current())
+        return zone_times.text_form(zone_times.current())
     if source.name == "bytea":
         return "concat('\\\\x', lower(hex({0})))"
     if source.element is not None:
@@ -296,7 +302,7 @@ def _text_form(source: Type) -> str:
     if source.name in (*t.INTEGERS, "bool", "date", "timestamp"):
         return "CAST({0} AS STRING)"
     if source.name == "time":
-        return clock.TEXT
+        return clock_times.TEXT
     if source.name == "jsonb":
         return f"{{0}}.{document.TEXT}"
     raise NotBound(f"{source} as text")

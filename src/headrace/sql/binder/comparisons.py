@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING
 from postgast import pg_query_pb2 as pb
 
 from headrace.sql.binder import types as t
+from headrace.sql.binder.bound_tree import Call, Constant, Expr, conjunction
 from headrace.sql.binder.catalogue import likes, patterns
 from headrace.sql.binder.coerce import coerce
 from headrace.sql.binder.own import calls_kernel
-from headrace.sql.binder.reading import Message, inner, kind_of, place, refuse, strings
+from headrace.sql.binder.parse_tree import Message, inner, kind_of, place, refuse, strings
 from headrace.sql.binder.scope import Wrong
 from headrace.sql.binder.spans import let
 from headrace.sql.binder.sublinks import query_in_expression
-from headrace.sql.binder.tree import Call, Constant, Expr, conjunction
 from headrace.sql.binder.types import Type
 
 if TYPE_CHECKING:
-    from headrace.sql.binder.expressions import Expressions
+    from headrace.sql.binder.expression_binder import Expressions
 
 
 def rows(at: Expressions, symbol: str, message: pb.A_Expr) -> Expr:

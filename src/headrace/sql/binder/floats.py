@@ -13,8 +13,8 @@ from functools import lru_cache
 from typing import Final
 
 from headrace.sql.binder import types as t
+from headrace.sql.binder.bound_tree import Call, Expr, Nested, Over, conjunction, walk
 from headrace.sql.binder.spans import let
-from headrace.sql.binder.tree import Call, Expr, Nested, Over, conjunction, walk
 from headrace.sql.binder.types import Type
 
 _HOLE: Final = re.compile(r"\{(\d+)\}")

@@ -6,14 +6,14 @@ import json
 from typing import TYPE_CHECKING
 
 from headrace.sql.binder import types as t
-from headrace.sql.binder.reading import inner, kind_of, place, refuse, strings
+from headrace.sql.binder.bound_tree import Call, Constant, Expr
+from headrace.sql.binder.parse_tree import inner, kind_of, place, refuse, strings
 from headrace.sql.binder.scope import Wrong
-from headrace.sql.binder.tree import Call, Constant, Expr
 
 if TYPE_CHECKING:
     from postgast import pg_query_pb2 as pb
 
-    from headrace.sql.binder.expressions import Expressions
+    from headrace.sql.binder.expression_binder import Expressions
 
 
 def is_json(type_name: pb.TypeName) -> bool:

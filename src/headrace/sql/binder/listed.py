@@ -7,8 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from headrace.sql.binder import types as t
-from headrace.sql.binder.reading import NotBound
-from headrace.sql.binder.tree import (
+from headrace.sql.binder.bound_tree import (
     BoundAggregate,
     BoundColumn,
     Call,
@@ -20,6 +19,7 @@ from headrace.sql.binder.tree import (
     SelectQuery,
     SortKey,
 )
+from headrace.sql.binder.parse_tree import NotBound
 
 if TYPE_CHECKING:
     from headrace.sql.binder.bind import Binder

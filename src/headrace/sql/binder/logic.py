@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Final
 from postgast import pg_query_pb2 as pb
 
 from headrace.sql.binder import types as t
-from headrace.sql.binder.reading import inner, kind_of
-from headrace.sql.binder.records import is_null
-from headrace.sql.binder.tree import Call, Expr, conjunction
+from headrace.sql.binder.bound_tree import Call, Expr, conjunction
+from headrace.sql.binder.parse_tree import inner, kind_of
+from headrace.sql.binder.structs import is_null
 
 if TYPE_CHECKING:
-    from headrace.sql.binder.expressions import Expressions
+    from headrace.sql.binder.expression_binder import Expressions
 
 _TESTS: Final = {
     pb.IS_TRUE: "({0} <=> TRUE)",

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
+from headrace.sql.binder.bound_tree import BoundAggregate, BoundColumn, Call, Constant, Expr, Over, SelectQuery, walk
 from headrace.sql.binder.own import calls_kernel
-from headrace.sql.binder.tree import BoundAggregate, BoundColumn, Call, Constant, Expr, Over, SelectQuery, walk
 from headrace.sql.binder.types import Type
 
 _FORM: Final = re.compile(r"(first_value|last_value|nth_value|lag|lead)\(\{0\}(, \{1\})?(, \{2\})? *\) \{w\}")

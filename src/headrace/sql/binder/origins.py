@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TypeAlias
 
-from headrace.sql.binder import tree as bt
+from headrace.sql.binder import bound_tree as bt
 from headrace.sql.statements import TableName
 
 ColumnOrigin: TypeAlias = tuple[TableName, str]

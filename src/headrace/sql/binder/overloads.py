@@ -8,12 +8,12 @@ from typing import Final, Literal, NoReturn, Protocol
 
 from headrace.errors import UndefinedFunction
 from headrace.sql.binder import types as t
+from headrace.sql.binder.bound_tree import Expr
 from headrace.sql.binder.catalogue.entries import Catalogue, Entry
 from headrace.sql.binder.coerce import coerce
-from headrace.sql.binder.reading import Message, place, refuse
+from headrace.sql.binder.parse_tree import Message, place, refuse
 from headrace.sql.binder.resolve import Signature, choose, named
 from headrace.sql.binder.scope import Wrong
-from headrace.sql.binder.tree import Expr
 from headrace.sql.binder.types import Type
 
 FORBIDDEN: Final = frozenset(

@@ -7,12 +7,22 @@ from dataclasses import replace
 from typing import Final
 
 from headrace.common.jsonb import document
-from headrace.common.jsonb.kernels import spark_name
+from headrace.common.jsonb.column_kernels import spark_name
 from headrace.common.time_of_day import FIELD
 from headrace.sql.binder import spans
 from headrace.sql.binder import types as t
+from headrace.sql.binder.bound_tree import (
+    BoundAggregate,
+    BoundColumn,
+    Call,
+    Constant,
+    Expr,
+    Nested,
+    Over,
+    SelectQuery,
+    walk,
+)
 from headrace.sql.binder.scope import Item
-from headrace.sql.binder.tree import BoundAggregate, BoundColumn, Call, Constant, Expr, Nested, Over, SelectQuery, walk
 from headrace.sql.binder.types import Type
 
 _SURE: Final = frozenset(

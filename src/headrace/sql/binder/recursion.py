@@ -6,9 +6,7 @@ from typing import TYPE_CHECKING
 
 from postgast import pg_query_pb2 as pb
 
-from headrace.sql.binder.reading import Nodes, check, inner, kind_of, refuse
-from headrace.sql.binder.scope import PendingCte, Scope, Wrong
-from headrace.sql.binder.tree import (
+from headrace.sql.binder.bound_tree import (
     BoundAggregate,
     Itself,
     JoinedRelation,
@@ -19,6 +17,8 @@ from headrace.sql.binder.tree import (
     SelectQuery,
     walk,
 )
+from headrace.sql.binder.parse_tree import Nodes, check, inner, kind_of, refuse
+from headrace.sql.binder.scope import PendingCte, Scope, Wrong
 
 if TYPE_CHECKING:
     from headrace.sql.binder.bind import Binder

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from headrace.errors import NotSupported, UndefinedFunction, WrongObjectType
 from headrace.sql.binder import types as t
+from headrace.sql.binder.bound_tree import BoundAggregate, Call, Expr
 from headrace.sql.binder.coerce import coerce
-from headrace.sql.binder.reading import Message, place, refuse
+from headrace.sql.binder.parse_tree import Message, place, refuse
 from headrace.sql.binder.scope import Wrong
-from headrace.sql.binder.tree import BoundAggregate, Call, Expr
 from headrace.sql.binder.types import Type
 from headrace.sql.binder.world import Routine
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from headrace.errors import StatementError, UndefinedColumn, UndefinedTable
-from headrace.sql.binder.tree import Expr, Query
+from headrace.sql.binder.bound_tree import Expr, Query
 from headrace.sql.binder.types import Type
 
 

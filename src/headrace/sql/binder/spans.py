@@ -6,7 +6,7 @@ from typing import Final
 
 from headrace.common.span import DAYS, MICROS, MONTHS
 from headrace.sql.binder import types as t
-from headrace.sql.binder.tree import Call, Constant, Expr, Nested, walk
+from headrace.sql.binder.bound_tree import Call, Constant, Expr, Nested, walk
 from headrace.sql.binder.types import Type
 from headrace.sql.intervals import parse_interval, spark_interval
 

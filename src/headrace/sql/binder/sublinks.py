@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from postgast import pg_query_pb2 as pb
 
 from headrace.sql.binder import types as t
+from headrace.sql.binder.bound_tree import Call, Expr, Nested, Query, conjunction, fill
 from headrace.sql.binder.listed import array_of_query, over_rows
-from headrace.sql.binder.reading import inner, kind_of, refuse, strings
+from headrace.sql.binder.parse_tree import inner, kind_of, refuse, strings
 from headrace.sql.binder.scope import Wrong
-from headrace.sql.binder.tree import Call, Expr, Nested, Query, conjunction, fill
 
 if TYPE_CHECKING:
-    from headrace.sql.binder.expressions import Expressions
+    from headrace.sql.binder.expression_binder import Expressions
 
 
 def query_in_expression(at: Expressions, message: pb.SubLink, test: bool) -> Expr:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from headrace.sql.binder import types as t
-from headrace.sql.binder.reading import check, declare, inner, kind_of, refuse, strings
+from headrace.sql.binder.parse_tree import check, declare, inner, kind_of, refuse, strings
 from headrace.sql.binder.scope import Wrong
 from headrace.sql.binder.types import Type
 

@@ -9,10 +9,10 @@ from typing import Final
 
 from headrace.errors import HeadraceError, NotSupported
 from headrace.sql.binder.bind import Binder, BindingContext, bind_query, reporting
-from headrace.sql.binder.changes import QueryWanted, bind_change, changed
-from headrace.sql.binder.reading import NotBound
-from headrace.sql.binder.spark import spark_text
-from headrace.sql.binder.tree import Query
+from headrace.sql.binder.bound_tree import Query
+from headrace.sql.binder.parse_tree import NotBound
+from headrace.sql.binder.row_changes import QueryWanted, bind_change, changed
+from headrace.sql.binder.spark_text import spark_text
 from headrace.sql.binder.types import Type, of_spark
 from headrace.sql.binder.world import World
 from headrace.sql.postgres import parse_statement

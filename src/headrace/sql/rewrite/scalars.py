@@ -11,8 +11,8 @@ from headrace.errors import NotSupported
 from headrace.sql.datatypes import spark_type
 from headrace.sql.intervals import spark_interval
 from headrace.sql.normalize import interval_words
-from headrace.sql.rewrite.build import FLOATS, INTEGERS, TEXTS, ZONED, Types, cast, fn, kind_of, number, raw
-from headrace.sql.values import parse_text, to_text
+from headrace.sql.rewrite.tree_building import FLOATS, INTEGERS, TEXTS, ZONED, Types, cast, fn, kind_of, number, raw
+from headrace.sql.text_values import parse_text, to_text
 
 _D = exp.DType
 Rule = Callable[[exp.Expr, Types], exp.Expr]

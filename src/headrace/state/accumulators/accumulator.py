@@ -18,7 +18,7 @@ Layout: TypeAlias = Sequence[tuple[str, pa.DataType, Combine]]
 
 
 class Sent(Enum):
-    """What a row can send for an accumulator. Whoever plans rows computes it (`dataflow/wire.py`)."""
+    """What a row can send for an accumulator. Whoever plans rows computes it (`dataflow/accumulator_input.py`)."""
 
     VALUE = "the value as it is"
     COUNT = "the row's weight; 0 where the value is null"

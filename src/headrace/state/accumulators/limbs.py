@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 from headrace.errors import NumericOutOfRange
 from headrace.state.accumulators.accumulator import nulled
 from headrace.state.kernels import checked
-from headrace.state.kernels.combine import LIMB_BITS, LIMB_MASK
+from headrace.state.kernels.combination import LIMB_BITS, LIMB_MASK
 
 DECIMAL_LIMBS = 4
 """Of a decimal of 128 bits."""

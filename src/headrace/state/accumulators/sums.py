@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from headrace.state.accumulators import limbs
 from headrace.state.accumulators.accumulator import COUNTED, Accumulator, Layout, Sent, WireColumn, nulled
-from headrace.state.kernels.combine import LIMB_BITS, LIMB_MASK
+from headrace.state.kernels.combination import LIMB_BITS, LIMB_MASK
 from headrace.state.kernels.equality import fixed_width, int64_values
 
 

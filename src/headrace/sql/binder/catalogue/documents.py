@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Final
 
 from headrace.errors import StatementError
 from headrace.sql.binder import types as t
-from headrace.sql.binder import zones
+from headrace.sql.binder import zone_times
+from headrace.sql.binder.bound_tree import BoundAggregate, Call, Constant, Expr, SortKey
 from headrace.sql.binder.catalogue.entries import Entry, Make, made
 from headrace.sql.binder.coerce import as_text, coerce
 from headrace.sql.binder.overloads import undefined
 from headrace.sql.binder.own import kernel
-from headrace.sql.binder.reading import NotBound, refuse
+from headrace.sql.binder.parse_tree import NotBound, refuse
 from headrace.sql.binder.resolve import Signature
-from headrace.sql.binder.tree import BoundAggregate, Call, Constant, Expr, SortKey
 from headrace.sql.binder.types import Type
 
 if TYPE_CHECKING:
@@ -97,7 +97,9 @@ def spelled(value: Expr) -> tuple[str, Expr]:
         return letter, as_text(value)
     if kind.name in ("timestamp", "timestamptz"):
         local = "concat(replace(CAST({0} AS STRING), ' ', 'T'), '')"
-        return letter, Call(t.TEXT, zones.iso_form(zones.current()) if kind.name == "timestamptz" else local, (value,))
+        return letter, Call(
+            t.TEXT, zone_times.iso_form(zone_times.current()) if kind.name == "timestamptz" else local, (value,)
+        )
     return letter, as_text(value)
 
 

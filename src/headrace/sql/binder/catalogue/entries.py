@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from headrace.sql.binder.bound_tree import Call, Expr
 from headrace.sql.binder.resolve import Signature, named
-from headrace.sql.binder.tree import Call, Expr
 from headrace.sql.binder.types import Type, array_of
 
 Make = Callable[[Sequence[Expr]], Expr]

@@ -8,7 +8,8 @@ from typing import Final
 
 from headrace.errors import StatementError
 from headrace.sql.binder import types as t
-from headrace.sql.binder.catalogue import clock, documents, lists, numbers, patterns, spans, templates
+from headrace.sql.binder.bound_tree import Call, Constant, Expr
+from headrace.sql.binder.catalogue import clock_times, documents, lists, numbers, patterns, spans, templates
 from headrace.sql.binder.catalogue.entries import Catalogue, Make, catalogue, entries, made
 from headrace.sql.binder.catalogue.times import (
     EXTRACT,
@@ -21,8 +22,7 @@ from headrace.sql.binder.catalogue.times import (
 )
 from headrace.sql.binder.coerce import as_text, plain
 from headrace.sql.binder.floats import checked
-from headrace.sql.binder.reading import NotBound
-from headrace.sql.binder.tree import Call, Constant, Expr
+from headrace.sql.binder.parse_tree import NotBound
 
 _TEXT: Final = """
 lower(text) -> text : lower({0})
@@ -243,7 +243,7 @@ def _build() -> Catalogue:
     found += lists.functions()
     found += documents.functions()
     found += spans.functions()
-    found += clock.functions()
+    found += clock_times.functions()
     found += entries("random() -> float8 : random()", volatile=True)
     found += entries("gen_random_uuid() -> text : uuid()", volatile=True)
     found += [

@@ -7,8 +7,8 @@ from typing import Final
 
 from headrace.errors import StatementError
 from headrace.sql.binder import types as t
+from headrace.sql.binder.bound_tree import Call, Constant, Expr, Parameter
 from headrace.sql.binder.catalogue.entries import Make
-from headrace.sql.binder.tree import Call, Constant, Expr, Parameter
 
 _PLAIN: Final = r"\G((?:[^{e}]|{e}[%_{e}])*+){e}([^%_{e}])"
 """What comes up to an escape character that stands before an ordinary one, and that one: `{e}` is the escape character."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from headrace.sql.binder.catalogue.aggregates import AGGREGATES, WINDOWS
+from headrace.sql.binder.catalogue.aggregate_functions import AGGREGATES, WINDOWS
 from headrace.sql.binder.catalogue.documents import AGGREGATES as DOCUMENTS
 from headrace.sql.binder.catalogue.examples import OWN
 from headrace.sql.binder.catalogue.functions import FUNCTIONS

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from headrace.sql.binder import types as t
+from headrace.sql.binder.bound_tree import Call, Expr
 from headrace.sql.binder.catalogue.entries import Entry, Make, made
 from headrace.sql.binder.coerce import common_digits, plain
-from headrace.sql.binder.tree import Call, Expr
 
 _FORMS: Final = {
     ("anyarray", "anyarray"): ("array_cat", "coalesce(concat({0}, {1}), {0}, {1})"),

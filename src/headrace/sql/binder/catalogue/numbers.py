@@ -11,8 +11,8 @@ from decimal import ROUND_HALF_UP, Decimal, localcontext
 from typing import Final
 
 from headrace.sql.binder import types as t
+from headrace.sql.binder.bound_tree import Call, Constant, Expr
 from headrace.sql.binder.coerce import plain
-from headrace.sql.binder.tree import Call, Constant, Expr
 from headrace.sql.binder.types import Type
 
 _FINITE = "abs({0}) < CAST('Infinity' AS DOUBLE) AND abs({1}) < CAST('Infinity' AS DOUBLE)"
@@ -193,7 +193,7 @@ def round_to(function: str) -> object:
     """`round(numeric, n)` and `trunc(numeric, n)` to a literal number of places."""
 
     def make(arguments: Sequence[Expr]) -> Expr:
-        from headrace.sql.binder.reading import NotBound
+        from headrace.sql.binder.parse_tree import NotBound
 
         found, places = _decimal(arguments[0]), arguments[1]
         if not isinstance(places, Constant) or places.text is None:

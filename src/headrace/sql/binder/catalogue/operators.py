@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from typing import Final
 
 from headrace.sql.binder import types as t
-from headrace.sql.binder.catalogue import clock, documents, likes, lists, numbers, spans
+from headrace.sql.binder.bound_tree import Call, Constant, Expr
+from headrace.sql.binder.catalogue import clock_times, documents, likes, lists, numbers, spans
 from headrace.sql.binder.catalogue.entries import Catalogue, Entry, Make, catalogue, entries, made
 from headrace.sql.binder.coerce import as_text, coerce, common_digits, plain
 from headrace.sql.binder.floats import arithmetic
 from headrace.sql.binder.own import comparable, sortable
-from headrace.sql.binder.reading import NotBound
+from headrace.sql.binder.parse_tree import NotBound
 from headrace.sql.binder.spans import as_daytime, let
-from headrace.sql.binder.tree import Call, Constant, Expr
 from headrace.sql.binder.types import SCALARS
 
 _WIDTH: Final = {"int2": 0, "int4": 1, "int8": 2}
@@ -198,7 +198,7 @@ def _build() -> Catalogue:
         *lists.operators(),
         *documents.operators(),
         *spans.operators(),
-        *clock.operators(),
+        *clock_times.operators(),
     ]
     for symbol in ("=", "<>", "<", "<=", ">", ">="):
         found += _compare(symbol)

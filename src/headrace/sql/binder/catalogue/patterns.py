@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from headrace.common import regular
 from headrace.common.regular import Form, Pattern, Unlike
 from headrace.sql.binder import types as t
+from headrace.sql.binder.bound_tree import Call, Constant, Expr
 from headrace.sql.binder.own import kernel
-from headrace.sql.binder.reading import NotBound
-from headrace.sql.binder.tree import Call, Constant, Expr
+from headrace.sql.binder.parse_tree import NotBound
 
 
 def _text(text: str) -> Expr:

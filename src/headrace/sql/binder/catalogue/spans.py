@@ -7,13 +7,13 @@ from typing import Final
 
 from headrace.common.span import DAYS, MICROS, MONTHS
 from headrace.errors import StatementError
-from headrace.sql.binder import spans, zones
+from headrace.sql.binder import spans, zone_times
 from headrace.sql.binder import types as t
+from headrace.sql.binder.bound_tree import Call, Constant, Expr
 from headrace.sql.binder.catalogue.entries import Entry, Make, made
 from headrace.sql.binder.coerce import plain
-from headrace.sql.binder.session import now_as
+from headrace.sql.binder.session_values import now_as
 from headrace.sql.binder.spans import DAY, D, M, U, let, of_parts, struct
-from headrace.sql.binder.tree import Call, Constant, Expr
 from headrace.sql.intervals import parse_interval, spark_interval
 
 
@@ -26,7 +26,7 @@ def moved(symbol: str) -> Make:
             time, span = span, time
         if time.type.name == "date":
             time = plain(time, t.TIMESTAMP)
-        if time.type.name == "timestamptz" and not zones.current().is_utc:
+        if time.type.name == "timestamptz" and not zone_times.current().is_utc:
             return _in_zone(symbol, time, span)
         if isinstance(span, Constant) and span.text is not None:
             return Call(time.type, f"({{0}} {symbol} {spark_interval(span.text)})", (time,))
@@ -39,9 +39,9 @@ def _in_zone(symbol: str, moment: Expr, span: Expr) -> Expr:
     """Months and days by the calendar of the session's zone."""
     if isinstance(span, Constant) and span.text is not None:
         sign = -1 if symbol == "-" else 1
-        return zones.moved(moment, *(sign * part for part in parse_interval(span.text)))
+        return zone_times.moved(moment, *(sign * part for part in parse_interval(span.text)))
     parts = (f"({symbol} `__i`.s.{name})" for name in (MONTHS, DAYS, MICROS))
-    return Call(moment.type, zones.moved_form(*parts), (moment, span))
+    return Call(moment.type, zone_times.moved_form(*parts), (moment, span))
 
 
 def difference(arguments: Sequence[Expr]) -> Expr:
@@ -194,9 +194,9 @@ def _ages(arguments: Sequence[Expr]) -> Expr:
     given = list(arguments)
     if len(given) == 1:
         given.insert(0, plain(now_as(t.DATE), given[0].type))
-    if given[0].type.name == "timestamp" or zones.current().is_utc:
+    if given[0].type.name == "timestamp" or zone_times.current().is_utc:
         return Call(t.INTERVAL, _AGE, tuple(a if a.type.name == "timestamp" else plain(a, t.TIMESTAMP) for a in given))
-    return Call(t.INTERVAL, _AGE_IN_ZONE, (*map(zones.local, given), *given))
+    return Call(t.INTERVAL, _AGE_IN_ZONE, (*map(zone_times.local, given), *given))
 
 
 _AGE: Final = let("__a", "named_struct('x', {0}, 'y', {1})", _age())

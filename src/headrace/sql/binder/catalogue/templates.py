@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from headrace.sql.binder import types as t
-from headrace.sql.binder import zones
+from headrace.sql.binder import zone_times
+from headrace.sql.binder.bound_tree import Call, Constant, Expr
 from headrace.sql.binder.coerce import plain
-from headrace.sql.binder.reading import NotBound
-from headrace.sql.binder.tree import Call, Constant, Expr
+from headrace.sql.binder.parse_tree import NotBound
 
 _WORDS: Final = (
     "A.D. A.M. AD AM B.C. BC CC DAY DDD DD DY Day Dy D FF1 FF2 FF3 FF4 FF5 FF6 FX HH24 HH12 HH IDDD ID IW IYYY IYY IY I "
@@ -87,7 +87,7 @@ def parts(template: str) -> list[tuple[str, str, bool]]:
 def time_text(arguments: Sequence[Expr]) -> Expr:
     """`to_char(timestamp, template)`."""
     value = arguments[0]
-    found: list[Expr] = [zones.clocks(value)]
+    found: list[Expr] = [zone_times.clocks(value)]
     joined = ["''"]
     for word, text, filled in parts(_template(arguments[1], "to_char")):
         if word.upper() in ("TZ", "OF", "TZH", "TZM"):
@@ -107,9 +107,9 @@ def _of_zone(word: str, filled: bool, value: Expr) -> Expr:
     if word.upper() == "TZ":
         if not zoned:
             return Constant(t.TEXT, "")
-        short = zones.short_form(zones.current())
+        short = zone_times.short_form(zone_times.current())
         return Call(t.TEXT, short if word.isupper() else f"lower({short})", (value,))
-    offset: Expr = zones.offset(value) if zoned else Constant(t.INT4, "0")
+    offset: Expr = zone_times.offset(value) if zoned else Constant(t.INT4, "0")
     signed = _SIGNED.replace("{w}", "2")
     if word.upper() == "TZM":
         return Call(t.TEXT, _MINUTES, (offset,))

@@ -8,11 +8,11 @@ from typing import Final
 from headrace.common.zones import Zone, offset_of, zone_at, zone_named
 from headrace.errors import InvalidParameter, StatementError
 from headrace.sql.binder import types as t
-from headrace.sql.binder import zones
-from headrace.sql.binder.catalogue import clock, spans
+from headrace.sql.binder import zone_times
+from headrace.sql.binder.bound_tree import Call, Constant, Expr
+from headrace.sql.binder.catalogue import clock_times, spans
 from headrace.sql.binder.coerce import plain
-from headrace.sql.binder.reading import NotBound
-from headrace.sql.binder.tree import Call, Constant, Expr
+from headrace.sql.binder.parse_tree import NotBound
 from headrace.sql.binder.types import Type
 from headrace.sql.intervals import zone_of_interval
 
@@ -42,7 +42,7 @@ _CLOCK: Final = ("hour", "minute", "second", "millisecond", "milliseconds", "mic
 def timezone(arguments: Sequence[Expr]) -> Expr:
     """`AT TIME ZONE`: a zoned time as local time, and local time as a zoned one."""
     zone, time = _zone(arguments[0]), arguments[1]
-    return zones.local(time, zone) if time.type.name == "timestamptz" else zones.moment(time, zone)
+    return zone_times.local(time, zone) if time.type.name == "timestamptz" else zone_times.moment(time, zone)
 
 
 def _zone(expr: Expr) -> Zone:
@@ -62,7 +62,7 @@ def _zone(expr: Expr) -> Zone:
 def zoned_trunc(arguments: Sequence[Expr]) -> Expr:
     """`date_trunc` in a time zone."""
     unit, time, zone = arguments
-    with zones.within(_zone(zone)):
+    with zone_times.within(_zone(zone)):
         return date_trunc([unit, time])
 
 
@@ -70,7 +70,7 @@ def make_zoned(arguments: Sequence[Expr]) -> Expr:
     """`make_timestamptz`: in the session's zone, or in another one, whose offset is one eastwards here."""
     made = Call(t.TIMESTAMP, _MAKE, tuple(arguments[:6]))
     if len(arguments) == 6:
-        return zones.moment(made)
+        return zone_times.moment(made)
     text = arguments[6].text if isinstance(arguments[6], Constant) else None
     if text is None:
         raise NotBound("a time zone that is no literal")
@@ -79,7 +79,7 @@ def make_zoned(arguments: Sequence[Expr]) -> Expr:
         zone = zone_at(east) if east is not None else _zone(arguments[6])
     except ValueError:
         raise InvalidParameter(f'time zone "{text}" not recognized') from None
-    return zones.moment(made, zone)
+    return zone_times.moment(made, zone)
 
 
 def _unit(expr: Expr) -> str:
@@ -94,19 +94,19 @@ def date_part(arguments: Sequence[Expr]) -> Expr:
     if value.type.name == "interval":
         return spans.part(field, value)
     if value.type.name == "time":
-        return clock.part(field, value)
+        return clock_times.part(field, value)
     if value.type.name == "date" and field in _CLOCK:
         raise StatementError(f'unit "{field}" not supported for type date', sqlstate="0A000")
     if value.type.name == "date" and field == "epoch":
         days = Call(t.INT4, "unix_date({0})", (value,))
         return Call(t.decimal(15, 0), "CAST(CAST({0} AS BIGINT) * 86400L AS DECIMAL(15,0))", (days,))
     if field == "epoch":
-        micros = Call(t.INT8, "unix_micros({0})", (zones.spark_cast(value, t.TIMESTAMPTZ),))
+        micros = Call(t.INT8, "unix_micros({0})", (zone_times.spark_cast(value, t.TIMESTAMPTZ),))
         form = "CAST(CAST({0} AS DECIMAL(20,0)) / CAST(1000000 AS DECIMAL(7,0)) AS DECIMAL(26,6))"
         return Call(t.decimal(26, 6), form, (micros,))
     if field in _OFFSETS and value.type.name == "timestamptz":
-        return zones.spark_cast(Call(t.INT4, _OFFSETS[field], (zones.offset(value),)), t.decimal(10, 0))
-    value = zones.clocks(value)
+        return zone_times.spark_cast(Call(t.INT4, _OFFSETS[field], (zone_times.offset(value),)), t.decimal(10, 0))
+    value = zone_times.clocks(value)
     if field == "second":
         return Call(t.decimal(8, 6), "EXTRACT(SECOND FROM {0})", (value,))
     if field in ("millisecond", "milliseconds"):
@@ -168,13 +168,13 @@ def _truncated(unit: str, value: Expr) -> Expr:
     unit = unit if unit in (*_UNITS, *_ERAS) or not unit.endswith("s") else unit[:-1]
     if unit not in (*_UNITS, *_ERAS):
         raise StatementError(f'unit "{unit}" not recognized for type {value.type}', sqlstate="22023")
-    if value.type.name == "timestamptz" and not zones.current().is_utc:
+    if value.type.name == "timestamptz" and not zone_times.current().is_utc:
         return _truncated_in_zone(unit, value)
     if unit in _ERAS:
         form = f"make_timestamp_ntz(CAST({_ERAS[unit]} AS INT), 1, 1, 0, 0, CAST(0 AS DECIMAL(16,6)))"
         made = Call(t.TIMESTAMP, form, (value,))
-        return made if value.type.name == "timestamp" else zones.spark_cast(made, value.type)
-    return zones.spark_cast(Call(t.TIMESTAMPTZ, f"date_trunc('{_word(unit)}', {{0}})", (value,)), value.type)
+        return made if value.type.name == "timestamp" else zone_times.spark_cast(made, value.type)
+    return zone_times.spark_cast(Call(t.TIMESTAMPTZ, f"date_trunc('{_word(unit)}', {{0}})", (value,)), value.type)
 
 
 def _word(unit: str) -> str:
@@ -183,8 +183,8 @@ def _word(unit: str) -> str:
 
 def _truncated_in_zone(unit: str, value: Expr) -> Expr:
     """Up to hours the offset stays what it is; of a day the first moment is looked for."""
-    local = zones.local(value)
+    local = zone_times.local(value)
     if unit in _ERAS or unit in _UNITS[_UNITS.index("day") :]:
-        return zones.moment(_truncated(unit, local))
+        return zone_times.moment(_truncated(unit, local))
     shown = "CAST({1} AS TIMESTAMP)"
     return Call(t.TIMESTAMPTZ, f"({{0}} - ({shown} - date_trunc('{_word(unit)}', {shown})))", (value, local))

@@ -1,0 +1,212 @@
+"""Kafka's records as rows: values decoded, and what `INCLUDE` asks for beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from operator import methodcaller
+from typing import Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headrace.common.columns import Column, arrow_schema
+from headrace.connectors.base import ReadBatch, RowError
+from headrace.connectors.json_in import FEW, json_rows, nullable_schema, object_rows
+from headrace.connectors.kafka.avro import AvroReader, Unreadable, as_json
+from headrace.connectors.kafka.changes import DELETE, UPSERT, Fault, Row, changed, debezium, upserted
+from headrace.connectors.kafka.registry import Registry
+from headrace.connectors.policy import ParsedRows, apply_policy, sample
+from headrace.errors import InvalidParameter, NotSupported
+
+_PREFIX, _HEADER = "include.", "include.header."
+OPERATION = "operation"
+_VALUE = methodcaller("value")
+
+
+class Message(Protocol):
+    """A record as the client gives it; a method for each part, as there."""
+
+    def key(self) -> bytes | None: ...
+    def value(self) -> bytes | None: ...
+    def partition(self) -> int: ...
+    def offset(self) -> int: ...
+    def timestamp(self) -> tuple[int, int]: ...
+    def headers(self) -> Sequence[tuple[str, bytes | None]] | None: ...
+
+
+_PARTS: dict[str, tuple[str, Callable[[Message], object]]] = {
+    "key": ("binary", lambda m: m.key()),
+    "partition": ("string", lambda m: str(m.partition())),
+    "offset": ("string", lambda m: str(m.offset())),
+    "timestamp": ("timestamp", lambda m: m.timestamp()[1] * 1000 if m.timestamp()[0] else None),
+    "header": ("array<struct<key:string,value:binary>>", lambda m: _headers(m)),
+    "position": ("bigint", lambda m: m.offset()),
+    OPERATION: ("string", lambda m: None),
+}
+_NO_VALUE = "a record without value, which is a row only with FORMAT UPSERT, as a deletion"
+Part = tuple[Column, Callable[[Message], object]]
+"""A column, and what makes its value of a record."""
+
+
+def included(options: Mapping[str, str]) -> list[Part]:
+    """The columns of `INCLUDE`, in order. Raises `InvalidParameter`."""
+    found: list[Part] = []
+    for option, name in options.items():
+        if option.startswith(_HEADER):
+            found.append((Column(name, "binary"), _header(option.removeprefix(_HEADER))))
+        elif option.startswith(_PREFIX):
+            part = option.removeprefix(_PREFIX)
+            if part not in _PARTS:
+                raise InvalidParameter(f"INCLUDE {part} of a kafka source", hint=f"one of {', '.join(sorted(_PARTS))}")
+            found.append((Column(name, _PARTS[part][0]), _PARTS[part][1]))
+    return found
+
+
+def _headers(message: Message) -> list[dict[str, str | bytes | None]]:
+    return [{"key": key, "value": value} for key, value in message.headers() or []]
+
+
+def _header(key: str) -> Callable[[Message], bytes | None]:
+    """The last header of a key, as Kafka itself understands several of one."""
+    return lambda m: next((value for k, value in reversed(m.headers() or []) if k == key), None)
+
+
+def _offsets(messages: Sequence[Message]) -> npt.NDArray[np.int64]:
+    """The offsets of records of one partition, which grow."""
+    if not messages:
+        return np.empty(0, np.int64)
+    first, last = messages[0].offset(), messages[-1].offset()
+    if last - first == len(messages) - 1:
+        return np.arange(first, last + 1)
+    return np.fromiter((m.offset() for m in messages), np.int64, len(messages))
+
+
+Decoded: TypeAlias = tuple[Sequence[Message], pa.RecordBatch, list[Fault], list[str]]
+"""The records that are rows, their values, what is wrong with these, and what each does to its key."""
+
+
+def _joined(first: Decoded, second: Decoded) -> Decoded:
+    """Records one after the other."""
+    count = len(first[0])
+    table = pa.Table.from_batches([first[1], second[1]]).combine_chunks()
+    batch = table.to_batches()[0] if table.num_rows else first[1]
+    later = [(row + count, column, value, message) for row, column, value, message in second[2]]
+    return [*first[0], *second[0]], batch, first[2] + later, first[3] + second[3]
+
+
+@dataclass(frozen=True)
+class RecordShape:
+    """What rows are made of records."""
+
+    topic: str
+    format: str
+    encode: str
+    columns: tuple[Column, ...]
+    parts: tuple[Part, ...]
+    operation: str | None
+    """The column that says what a record does to its key."""
+    avro: AvroReader | None = None
+    """What decodes records in Avro."""
+
+    @classmethod
+    def of(
+        cls, topic: str, format: str, encode: str, columns: Sequence[Column], options: Mapping[str, str]
+    ) -> RecordShape:
+        """Raises `InvalidParameter`, `NotSupported` for columns that do not fit."""
+        by_name = {part[0].name: part for part in included(options)}
+        parts = tuple(by_name[c.name] for c in columns if c.name in by_name)
+        own = [c for c in columns if c.name not in by_name]
+        if encode == "bytes" and ([c.type for c in own] != ["binary"] or format != "plain"):
+            raise NotSupported("ENCODE BYTES into any columns but one of type bytea, with FORMAT PLAIN")
+        avro = AvroReader(Registry(options)) if encode == "avro" else None
+        return cls(topic, format, encode, tuple(columns), parts, options.get(_PREFIX + OPERATION), avro)
+
+    def rows(self, messages: Sequence[Message], partition: int, on_error: str) -> ReadBatch:
+        """The rows of records of one partition. Raises `SourceError` as `on_error` says."""
+        beside = {part[0].name: part[1] for part in self.parts}
+        own = [c for c in self.columns if c.name not in beside]
+        messages, batch, faults, operations = self._decoded(messages, own)
+        made = dict(zip(batch.schema.names, batch.columns))
+        schema = arrow_schema([Column(c.name, c.type) for c in self.columns])
+        for field in schema:
+            if field.name == self.operation:
+                made[field.name] = pa.array(operations, field.type)
+            elif field.name in beside:
+                made[field.name] = pa.array([beside[field.name](m) for m in messages], field.type)
+        positions = _offsets(messages)
+        split = f"{self.topic}[{partition}]"
+        errors = [
+            (row, RowError(split, int(positions[row]), column, sample(value), message))
+            for row, column, value, message in faults
+        ]
+        rows = pa.RecordBatch.from_arrays([made[c.name] for c in self.columns], schema=schema)
+        return apply_policy(ParsedRows(rows, positions, [split], None, errors), self.columns, on_error)
+
+    def _decoded(self, messages: Sequence[Message], own: Sequence[Column]) -> Decoded:
+        """The records that are rows, their values, what is wrong with these, and what each does to its key."""
+        if self.encode == "bytes":
+            array = pa.array([m.value() for m in messages], pa.binary())
+            batch = pa.RecordBatch.from_arrays([array], names=[own[0].name])
+            return messages, batch, [], [UPSERT] * len(messages)
+        if self.avro is not None:
+            return self._from_avro(self.avro, messages, own)
+        if self.format != "debezium":
+            values = [*map(_VALUE, messages)]
+            if self.format == "plain":
+                batch, faults = json_rows(values if all(values) else [value or b"{}" for value in values], own)
+                if None in values:
+                    faults += [(i, None, "", _NO_VALUE) for i, value in enumerate(values) if value is None]
+                return messages, batch, faults, [UPSERT] * len(messages)
+            batch, faults = json_rows([upserted(m) for m in messages], own)
+            return messages, batch, faults, [DELETE if value is None else UPSERT for value in values]
+        kept = [m for m in messages if m.value() is not None]  # what is none follows a deletion, for compaction
+        changes = [debezium(value) for m in kept if (value := m.value()) is not None]
+        rows: list[Row] = [row for row, _, _ in changes]
+        batch, faults = object_rows(rows, own)
+        faults += [(i, None, value, wrong) for i, (_, _, (value, wrong)) in enumerate(changes) if wrong]
+        return kept, batch, faults, [operation for _, operation, _ in changes]
+
+    def _from_avro(self, reader: AvroReader, messages: Sequence[Message], own: Sequence[Column]) -> Decoded:
+        """The same of records in Avro: of many at once where they are plain, else of halves, of few one by one."""
+        values = [*map(_VALUE, messages)] if self.format != "debezium" else []
+        if values and None not in values:
+            batch = reader.columns(values, nullable_schema(own))
+            if batch is not None:
+                return messages, batch, [], [UPSERT] * len(messages)
+        if len(messages) <= FEW:
+            return self._one_by_one(reader, messages, own)
+        middle = len(messages) // 2
+        first, second = (self._from_avro(reader, half, own) for half in (messages[:middle], messages[middle:]))
+        return _joined(first, second)
+
+    def _one_by_one(self, reader: AvroReader, messages: Sequence[Message], own: Sequence[Column]) -> Decoded:
+        kept = [m for m in messages if m.value() is not None] if self.format == "debezium" else messages
+        rows: list[Row] = []
+        operations: list[str] = []
+        faults: list[Fault] = []
+        for i, message in enumerate(kept):
+            row, operation = dict[str, object](), UPSERT
+            try:
+                row, operation = self._change(reader, message)
+            except ValueError as error:
+                faults.append((i, None, (message.value() or b"").hex(), str(error)))
+            rows.append({c.name: as_json(row.get(c.name), c) for c in own})
+            operations.append(operation)
+        batch, more = object_rows(rows, own)
+        return kept, batch, faults + more, operations
+
+    def _change(self, reader: AvroReader, message: Message) -> tuple[Row, str]:
+        """The row of a record, and what that does to its key. Raises `ValueError`."""
+        value, key = message.value(), message.key()
+        if value is not None:
+            found = reader.record(value)
+            return changed(found) if self.format == "debezium" else (found, UPSERT)
+        if self.format != "upsert":
+            raise ValueError(_NO_VALUE)
+        try:
+            found = reader.value(key or b"")
+        except Unreadable:  # a key that is taken as it is
+            found = {}
+        return found if isinstance(found, dict) else {}, DELETE
