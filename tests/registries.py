@@ -20,6 +20,7 @@ _POM = """<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0
 <groupId>headrace</groupId><artifactId>for-tests</artifactId><version>1</version>
 <dependencies>{dependencies}</dependencies></project>"""
 _DEPENDENCY = "<dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version>{}</dependency>"
+_COPY_ONE = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy"
 _COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
 
 
@@ -48,6 +49,18 @@ def jars(*coordinates: str) -> Path:
         return folder / "jars"
 
     return _kept("+".join("-".join(each[1:]) for each in parts), fill)
+
+
+def archive(coordinate: str) -> Path:
+    """A directory with what an archive, `group:artifact:version:tar.gz:classifier`, holds. Raises NotToBeHad."""
+
+    def fill(folder: Path) -> Path:
+        _run("mvn", ["-q", "-B", _COPY_ONE, f"-Dartifact={coordinate}", f"-DoutputDirectory={folder}"], folder)
+        [found] = folder.glob("*.tar.gz")
+        shutil.unpack_archive(found, folder / "held", filter="data")
+        return folder / "held"
+
+    return _kept("-".join(coordinate.split(":")[1:]), fill)
 
 
 def node_modules(*packages: str) -> Path:
@@ -114,6 +127,7 @@ ICEBERG_REST = (
     "org.apache.iceberg:iceberg-core:1.10.0", "org.apache.iceberg:iceberg-core:1.10.0:tests",
     "org.eclipse.jetty:jetty-servlet:11.0.24", "org.slf4j:slf4j-nop:2.0.17",
 )  # fmt: skip
+SCHEMA_REGISTRY = "io.apicurio:apicurio-registry-app:2.6.13.Final:tar.gz:all"
 NODE = ("pg@8.13.1", "pg-cursor@2.12.1", "pg-copy-streams@6.0.6")
 PGX = "github.com/jackc/pgx/v5@v5.7.2"
 GO_CLIENT = Path(__file__).parent / "e2e" / "foreign" / "client.go"
@@ -124,6 +138,7 @@ def main() -> None:
     wanted: dict[str, Callable[[], Path]] = {
         "Kafka": lambda: jars(*KAFKA), "PostgreSQL's JDBC driver": lambda: jars(*JDBC),
         "Iceberg's REST catalog": lambda: jars(*ICEBERG_REST),
+        "Apicurio's schema registry": lambda: archive(SCHEMA_REGISTRY),
         "node-postgres": lambda: node_modules(*NODE), "pgx": lambda: go_program(GO_CLIENT, PGX),
     }  # fmt: skip
     for name, fetch in wanted.items():

@@ -27,8 +27,9 @@ class SchemaRegistry:
         self.url = ""
 
     def add(self, subject: str, schema: Any, **more: Any) -> int:
-        """Register the next version; its id."""
-        self.schemas.append({"schema": json.dumps(schema), **more})
+        """Register the next version; its id. A schema of Protobuf is a text, others are JSON."""
+        text = schema if more.get("schemaType") == "PROTOBUF" else json.dumps(schema)
+        self.schemas.append({"schema": text, **more})
         self.subjects.setdefault(subject, []).append(len(self.schemas))
         return len(self.schemas)
 
@@ -38,10 +39,12 @@ class SchemaRegistry:
                 return self.fails, {"error_code": 50001}
             case ["schemas", "ids", number] if 0 < int(number) <= len(self.schemas):
                 return 200, self.schemas[int(number) - 1]
-            case ["subjects", subject, "versions", "latest"] if unquote(subject) in self.subjects:
+            case ["subjects", subject, "versions", asked] if unquote(subject) in self.subjects:
                 versions = self.subjects[unquote(subject)]
-                about = {"subject": unquote(subject), "id": versions[-1], "version": len(versions)}
-                return 200, about | self.schemas[versions[-1] - 1]
+                version = len(versions) if asked == "latest" else int(asked)
+                if 0 < version <= len(versions):
+                    about = {"subject": unquote(subject), "id": versions[version - 1], "version": version}
+                    return 200, about | self.schemas[versions[version - 1] - 1]
         return 404, {"error_code": 40403, "message": "Schema not found"}
 
 

@@ -189,7 +189,7 @@ def test_schemas_that_are_not_read(registry: SchemaRegistry) -> None:
     registry.add("t-value", SMALL, schemaType="PROTOBUF")
     with pytest.raises(NotSupported, match="no Avro schema"):
         infer_columns(options(registry))
-    registry.add("t-value", SMALL, references=[{"name": "x"}])
+    registry.add("t-value", SMALL, references=[{"name": "x", "subject": "x", "version": 1}])
     with pytest.raises(NotSupported, match="refers to other schemas"):
         infer_columns(options(registry))
     registry.add("t-value", {**SMALL, "fields": [{"name": "a", "type": ["int", "string"]}]})

@@ -180,9 +180,23 @@ def test_kafka_avro(database: Database, kafka: Kafka) -> None:
         database.sql("DROP MATERIALIZED VIEW paid; DROP SOURCE payments")
 
 
+def test_kafka_protobuf(database: Database, kafka: Kafka) -> None:
+    text = """syntax = "proto3"; package shop; enum Status { SENT = 0; THERE = 1; }
+    message Shipment { int64 id = 1; Status status = 2; map<string, double> weights = 3; }"""
+    kafka.topic("shipments", 2)
+    with schema_registry() as registry:
+        number = registry.add("shipments-value", text, schemaType="PROTOBUF")
+        frame = b"\0" + number.to_bytes(4, "big") + b"\0"
+        kafka.send("shipments", frame + b"\x08\x01", frame + b"\x08\x02\x10\x01", frame + b"\x08\x03")
+        database.sql(example("kafka", 3, {"localhost:9092": kafka.servers, "http://localhost:8081": registry.url}))
+        eventually(lambda: database.sql("SELECT * FROM shipped ORDER BY n").rows() == [("THERE", 1), ("SENT", 2)])
+        assert database.sql("SELECT id FROM shipments WHERE weights IS NULL").rows() == []
+        database.sql("DROP MATERIALIZED VIEW shipped; DROP SOURCE shipments")
+
+
 def test_kafka_sink(database: Database, kafka: Kafka) -> None:
     kafka.topic("prices")
-    database.sql(example("kafka", 3, {"localhost:9092": kafka.servers}))
+    database.sql(example("kafka", 4, {"localhost:9092": kafka.servers}))
     database.flush()
     database.sql("UPDATE items SET price = 4 WHERE id = 1; DELETE FROM items WHERE id = 2")
     database.flush()

@@ -5,6 +5,9 @@ Both ways:
 options.py       the options of the connector, and its clients' configuration
 avro.py          records in Avro, with Confluent's framing
 avro_columns.py  the same decoded by columns, where they are plain
+framed.py        values that name their schema, as readers of all encodings see them
+protobuf.py      records in Protobuf, with Confluent's framing
+protobuf_schemas.py  schemas of Protobuf: texts of the registry, compiled
 registry.py      a schema registry: schemas by id, and the newest of a subject
 
 Reading:

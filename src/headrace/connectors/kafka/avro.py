@@ -7,13 +7,9 @@ values by name, and what a writer does not have is NULL. So writers may go on to
 from __future__ import annotations
 
 import re
-import struct
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import date, datetime, time
-from decimal import Decimal
 from io import BytesIO
 from typing import Any, Final
-from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
@@ -22,10 +18,10 @@ from headrace.common.columns import Column, arrow_type
 from headrace.connectors import json_out
 from headrace.connectors.declared import needed_module
 from headrace.connectors.kafka.avro_columns import RecordColumns
-from headrace.connectors.kafka.registry import NoSchema, Registry
+from headrace.connectors.kafka.framed import FRAME, Unreadable, schema_id
+from headrace.connectors.kafka.registry import NoSchema, Registry, avro_schema
 from headrace.errors import NotSupported, SourceError
 
-_FRAME: Final = struct.Struct(">bI")
 MOST_DIGITS: Final = 38
 """Of a decimal that a column can have."""
 _SIMPLE: Final = {
@@ -51,10 +47,6 @@ _NULL, _SECOND = b"\x00", b"\x02"
 """Which type of a union a value has; a length of one is written as the second."""
 
 
-class Unreadable(ValueError):
-    """A record that is none of the schema that it names."""
-
-
 class AvroReader:
     """Decodes records; schemas are asked for once by each reader."""
 
@@ -67,9 +59,9 @@ class AvroReader:
 
     def columns(self, values: Sequence[bytes], schema: pa.Schema) -> pa.RecordBatch | None:
         """The columns of records that are plain (`avro_columns`), else None. Raises `SourceError` as `record` does."""
-        if not values or min(map(len, values)) < _FRAME.size:
+        if not values or min(map(len, values)) < FRAME.size:
             return None
-        frames = [value[: _FRAME.size] for value in values]
+        frames = [value[: FRAME.size] for value in values]
         parts = []
         for frame in dict.fromkeys(frames):
             of_it = values if frames.count(frame) == len(frames) else [v for f, v in zip(frames, values) if f == frame]
@@ -85,12 +77,12 @@ class AvroReader:
         return whole.take(np.argsort(places)).combine_chunks().to_batches()[0]
 
     def _by_columns(self, frame: bytes, schema: pa.Schema) -> RecordColumns | None:
-        magic, schema_id = _FRAME.unpack(frame)
-        key = schema_id, schema
+        magic, number = FRAME.unpack(frame)
+        key = number, schema
         if magic == 0 and key not in self._columns:
             try:
-                self._schema(schema_id)  # as one by one: it is told what is wrong with it
-                self._columns[key] = RecordColumns.of(self._written[schema_id], schema)
+                self._schema(number)  # as one by one: it is told what is wrong with it
+                self._columns[key] = RecordColumns.of(self._written[number], schema)
             except Unreadable:
                 return None
         return self._columns.get(key) if magic == 0 else None
@@ -104,11 +96,9 @@ class AvroReader:
 
     def value(self, data: bytes) -> Any:
         """A value, of any type. Raises as `record` does."""
-        if len(data) < _FRAME.size or data[0] != 0:
-            raise Unreadable("it does not begin with the id of a schema")
-        schema = self._schema(_FRAME.unpack_from(data)[1])
+        schema = self._schema(schema_id(data))
         stream = BytesIO(data)
-        stream.seek(_FRAME.size)
+        stream.seek(FRAME.size)
         try:
             found = self._fastavro.schemaless_reader(stream, schema, None)
         except Exception as error:  # whatever bytes that are none of the schema lead to
@@ -118,16 +108,16 @@ class AvroReader:
             raise Unreadable(f"{len(data) - stream.tell()} bytes are left behind what its schema reads")
         return found
 
-    def _schema(self, schema_id: int) -> Any:
-        if schema_id not in self._schemas:
+    def _schema(self, number: int) -> Any:
+        if number not in self._schemas:
             try:
-                self._written[schema_id] = self._registry.by_id(schema_id)
-                self._schemas[schema_id] = self._fastavro.parse_schema(self._written[schema_id])
+                self._written[number] = avro_schema(self._registry.by_id(number))
+                self._schemas[number] = self._fastavro.parse_schema(self._written[number])
             except NoSchema as error:
-                raise Unreadable(f"the schema registry has no schema {schema_id}") from error
+                raise Unreadable(f"the schema registry has no schema {number}") from error
             except self._fastavro.schema.SchemaParseException as error:
-                raise SourceError(f"schema {schema_id} of the registry is not understood: {error}") from error
-        return self._schemas[schema_id]
+                raise SourceError(f"schema {number} of the registry is not understood: {error}") from error
+        return self._schemas[number]
 
 
 class AvroForm:
@@ -149,9 +139,9 @@ class AvroForm:
         """Make the schemas known, under the subjects of the topic. Raises `SinkError`."""
         schema = envelope_schema(self._row) if format == "debezium" else self._row
         value_id = self._registry.register(f"{self._topic}-value", schema)
-        self._value_frame = _FRAME.pack(0, value_id)
+        self._value_frame = FRAME.pack(0, value_id)
         if self._names:
-            self._key_frame = _FRAME.pack(0, self._registry.register(f"{self._topic}-key", self._key_row))
+            self._key_frame = FRAME.pack(0, self._registry.register(f"{self._topic}-key", self._key_row))
 
     def key(self, row: Mapping[str, Any]) -> bytes:
         """See `Form`."""
@@ -226,29 +216,6 @@ def _avro_type(kind: pa.DataType, name: str) -> Any:
         fields = ((kind.field(i).name, kind.field(i).type) for i in range(kind.num_fields))
         return {"type": "record", "name": name, "fields": _fields(fields, name)}
     raise NotSupported(f"a column of type {kind} in Avro", hint="cast it in the sink's query")
-
-
-def as_json(value: Any, column: Column) -> Any:
-    """A value as one of JSON's, as columns take them."""
-    if isinstance(value, (dict, list)) and column.type == "string":
-        return json_out.text(_plain(value)).decode()
-    if isinstance(value, (datetime, Decimal)) and column.type == "string":
-        return str(value)
-    return _plain(value)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _plain(inner) for name, inner in value.items()}
-    if isinstance(value, list):
-        return [_plain(inner) for inner in value]
-    if isinstance(value, bytes):
-        return "\\x" + value.hex()
-    if isinstance(value, datetime):
-        return value
-    if isinstance(value, (date, time)):
-        return value.isoformat()
-    return str(value) if isinstance(value, UUID) else value
 
 
 def columns_of(schema: Any) -> list[Column]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import methodcaller
-from typing import Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -14,9 +14,11 @@ import pyarrow as pa
 from headrace.common.columns import Column, arrow_schema
 from headrace.connectors.base import ReadBatch, RowError
 from headrace.connectors.json_in import FEW, json_rows, nullable_schema, object_rows
-from headrace.connectors.kafka.avro import AvroReader, Unreadable, as_json
+from headrace.connectors.kafka.avro import AvroReader
 from headrace.connectors.kafka.changes import DELETE, UPSERT, Fault, Row, changed, debezium, upserted
-from headrace.connectors.kafka.registry import Registry
+from headrace.connectors.kafka.framed import FramedReader, Unreadable, as_json
+from headrace.connectors.kafka.protobuf import ProtobufReader
+from headrace.connectors.kafka.registry import MESSAGE, Registry
 from headrace.connectors.policy import ParsedRows, apply_policy, sample
 from headrace.errors import InvalidParameter, NotSupported
 
@@ -44,6 +46,10 @@ _PARTS: dict[str, tuple[str, Callable[[Message], object]]] = {
     "header": ("array<struct<key:string,value:binary>>", lambda m: _headers(m)),
     "position": ("bigint", lambda m: m.offset()),
     OPERATION: ("string", lambda m: None),
+}
+_READERS: Final[Mapping[str, Callable[[Mapping[str, str]], FramedReader]]] = {
+    "avro": lambda options: AvroReader(Registry(options)),
+    "protobuf": lambda options: ProtobufReader(Registry(options), options.get(MESSAGE)),
 }
 _NO_VALUE = "a record without value, which is a row only with FORMAT UPSERT, as a deletion"
 Part = tuple[Column, Callable[[Message], object]]
@@ -107,8 +113,8 @@ class RecordShape:
     parts: tuple[Part, ...]
     operation: str | None
     """The column that says what a record does to its key."""
-    avro: AvroReader | None = None
-    """What decodes records in Avro."""
+    framed: FramedReader | None = None
+    """What decodes records that name their schema."""
 
     @classmethod
     def of(
@@ -120,8 +126,8 @@ class RecordShape:
         own = [c for c in columns if c.name not in by_name]
         if encode == "bytes" and ([c.type for c in own] != ["binary"] or format != "plain"):
             raise NotSupported("ENCODE BYTES into any columns but one of type bytea, with FORMAT PLAIN")
-        avro = AvroReader(Registry(options)) if encode == "avro" else None
-        return cls(topic, format, encode, tuple(columns), parts, options.get(_PREFIX + OPERATION), avro)
+        framed = _READERS[encode](options) if encode in _READERS else None
+        return cls(topic, format, encode, tuple(columns), parts, options.get(_PREFIX + OPERATION), framed)
 
     def rows(self, messages: Sequence[Message], partition: int, on_error: str) -> ReadBatch:
         """The rows of records of one partition. Raises `SourceError` as `on_error` says."""
@@ -150,8 +156,8 @@ class RecordShape:
             array = pa.array([m.value() for m in messages], pa.binary())
             batch = pa.RecordBatch.from_arrays([array], names=[own[0].name])
             return messages, batch, [], [UPSERT] * len(messages)
-        if self.avro is not None:
-            return self._from_avro(self.avro, messages, own)
+        if self.framed is not None:
+            return self._from_framed(self.framed, messages, own)
         if self.format != "debezium":
             values = [*map(_VALUE, messages)]
             if self.format == "plain":
@@ -168,8 +174,11 @@ class RecordShape:
         faults += [(i, None, value, wrong) for i, (_, _, (value, wrong)) in enumerate(changes) if wrong]
         return kept, batch, faults, [operation for _, operation, _ in changes]
 
-    def _from_avro(self, reader: AvroReader, messages: Sequence[Message], own: Sequence[Column]) -> Decoded:
-        """The same of records in Avro: of many at once where they are plain, else of halves, of few one by one."""
+    def _from_framed(self, reader: FramedReader, messages: Sequence[Message], own: Sequence[Column]) -> Decoded:
+        """The same of records that name their schema.
+
+        Many are decoded at once where they are plain, else halves of them, few one by one.
+        """
         values = [*map(_VALUE, messages)] if self.format != "debezium" else []
         if values and None not in values:
             batch = reader.columns(values, nullable_schema(own))
@@ -178,10 +187,10 @@ class RecordShape:
         if len(messages) <= FEW:
             return self._one_by_one(reader, messages, own)
         middle = len(messages) // 2
-        first, second = (self._from_avro(reader, half, own) for half in (messages[:middle], messages[middle:]))
+        first, second = (self._from_framed(reader, half, own) for half in (messages[:middle], messages[middle:]))
         return _joined(first, second)
 
-    def _one_by_one(self, reader: AvroReader, messages: Sequence[Message], own: Sequence[Column]) -> Decoded:
+    def _one_by_one(self, reader: FramedReader, messages: Sequence[Message], own: Sequence[Column]) -> Decoded:
         kept = [m for m in messages if m.value() is not None] if self.format == "debezium" else messages
         rows: list[Row] = []
         operations: list[str] = []
@@ -197,12 +206,12 @@ class RecordShape:
         batch, more = object_rows(rows, own)
         return kept, batch, faults + more, operations
 
-    def _change(self, reader: AvroReader, message: Message) -> tuple[Row, str]:
+    def _change(self, reader: FramedReader, message: Message) -> tuple[Row, str]:
         """The row of a record, and what that does to its key. Raises `ValueError`."""
         value, key = message.value(), message.key()
         if value is not None:
-            found = reader.record(value)
-            return changed(found) if self.format == "debezium" else (found, UPSERT)
+            record = reader.record(value)
+            return changed(record) if self.format == "debezium" else (record, UPSERT)
         if self.format != "upsert":
             raise ValueError(_NO_VALUE)
         try:

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from headrace.connectors.connection_options import Connects
 from headrace.connectors.declared import DeclaredOptions, Option, needed_module
+from headrace.connectors.kafka.registry import MESSAGE
 from headrace.connectors.kafka.registry import OPTIONS as REGISTRY_OPTIONS
 from headrace.errors import HeadraceError, InvalidParameter
 
@@ -29,9 +30,10 @@ SOURCE = DeclaredOptions(
         *_BROKER,
         Option("format", "Of records: `FORMAT PLAIN`, `UPSERT` or `DEBEZIUM`.", default="plain",
                choices=("plain", "upsert", "debezium")),
-        Option("encode", "Of values, and of keys that are read: `ENCODE JSON`, `AVRO` or `BYTES`.", default="json",
-               choices=("json", "avro", "bytes")),
+        Option("encode", "Of values, and of keys that are read: `ENCODE JSON`, `AVRO`, `PROTOBUF` or `BYTES`.",
+               default="json", choices=("json", "avro", "protobuf", "bytes")),
         *REGISTRY_OPTIONS,
+        Option(MESSAGE, "Of `ENCODE PROTOBUF (message = ...)`: what every record is; without it each names its own."),
         Option("scan.startup.mode", "Where a partition begins that is there when the source is first read.",
                default=EARLIEST, choices=(EARLIEST, LATEST, TIMESTAMP, OFFSETS)),
         Option("scan.startup.timestamp.millis", "Of the mode `timestamp`: milliseconds since 1970.", "number"),

@@ -7,6 +7,7 @@ import json
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
+from dataclasses import dataclass
 from http.client import HTTPException
 from typing import Any, Final
 from urllib.parse import quote, urlsplit
@@ -15,8 +16,12 @@ from headrace.connectors.declared import Option
 from headrace.errors import InvalidParameter, NotSupported, OperationalError, SourceError
 
 REGISTRY: Final = "encode.schema.registry"
+MESSAGE: Final = "encode.message"
 OPTIONS: Final = (
-    Option(REGISTRY, "Of `ENCODE AVRO (schema.registry = ...)`: where the registry is, `http://...` or `https://...`."),
+    Option(
+        REGISTRY,
+        "Behind `ENCODE AVRO` or `PROTOBUF`, `(schema.registry = ...)`: where the registry is, `http://...` or `https://...`.",
+    ),
     Option(f"{REGISTRY}.username", "Who asks it."),
     Option(f"{REGISTRY}.password", "The password.", secret=True),
 )
@@ -38,6 +43,27 @@ class _Stays(urllib.request.HTTPRedirectHandler):
         """None is an error."""
 
 
+@dataclass(frozen=True)
+class Reference:
+    """A schema that another one refers to: the name that it has there, and which one it is."""
+
+    name: str
+    subject: str
+    version: int
+
+
+@dataclass(frozen=True)
+class Registered:
+    """A schema as the registry keeps it."""
+
+    kind: str
+    """`AVRO`, `PROTOBUF`, `JSON`."""
+    text: str
+    references: tuple[Reference, ...]
+    name: str
+    """For people."""
+
+
 class Registry:
     """A registry. What it has said of an id holds for ever. Errors are of the kind that is given, or `NoSchema`."""
 
@@ -50,21 +76,28 @@ class Registry:
         except ValueError:
             found = urlsplit("")
         if found.scheme not in ("http", "https") or not found.hostname or found.username is not None:
-            hint = "ENCODE AVRO (schema.registry = 'http://host:port'), with a user as schema.registry.username"
-            raise InvalidParameter("ENCODE AVRO needs the option schema.registry, the URL of one registry", hint=hint)
+            hint = "(schema.registry = 'http://host:port') behind ENCODE, with a user as schema.registry.username"
+            raise InvalidParameter(
+                "ENCODE AVRO or PROTOBUF needs the option schema.registry, the URL of one registry", hint=hint
+            )
         name, password = options.get(f"{REGISTRY}.username"), options.get(f"{REGISTRY}.password", "")
         self._headers = {"Accept": _JSON}
         if name is not None:
             self._headers["Authorization"] = "Basic " + base64.b64encode(f"{name}:{password}".encode()).decode()
         self._open = urllib.request.build_opener(_Stays()).open
 
-    def by_id(self, schema_id: int) -> Any:
-        """The Avro schema of an id."""
-        return _avro(self._ask(f"/schemas/ids/{schema_id}"), f"schema {schema_id}")
+    def by_id(self, schema_id: int) -> Registered:
+        """The schema of an id."""
+        return _registered(self._ask(f"/schemas/ids/{schema_id}"), f"schema {schema_id}")
 
-    def newest(self, subject: str) -> Any:
-        """The newest Avro schema of a subject."""
-        return _avro(self._ask(f"/subjects/{quote(subject, safe='')}/versions/latest"), f"subject {subject}")
+    def newest(self, subject: str) -> Registered:
+        """The newest schema of a subject."""
+        return self.version(subject, "latest")
+
+    def version(self, subject: str, version: int | str) -> Registered:
+        """A version of a subject."""
+        path = f"/subjects/{quote(subject, safe='')}/versions/{version}"
+        return _registered(self._ask(path), f"subject {subject}")
 
     def register(self, subject: str, schema: Any) -> int:
         """Make a schema the newest of a subject, if it is not there yet; its id."""
@@ -93,18 +126,33 @@ class Registry:
 
 
 def check_encode(options: Mapping[str, str], encode: str) -> None:
-    """Raise `InvalidParameter` for options of a registry that nobody asks."""
-    foreign = next((name for name in options if name.startswith(REGISTRY)), None)
-    if foreign is not None and encode != "avro":
-        raise InvalidParameter(f"option {foreign.removeprefix('encode.')} is for ENCODE AVRO")
+    """Raise `InvalidParameter` for options of an encoding that the values do not have."""
+    for name in options:
+        if name.startswith(REGISTRY) and encode not in ("avro", "protobuf"):
+            raise InvalidParameter(f"option {name.removeprefix('encode.')} is for ENCODE AVRO and PROTOBUF")
+        if name == MESSAGE and encode != "protobuf":
+            raise InvalidParameter("option message is for ENCODE PROTOBUF")
 
 
-def _avro(answer: Any, what: str) -> Any:
-    if not isinstance(answer, dict) or answer.get("schemaType", "AVRO") != "AVRO":
-        raise NotSupported(f"{what} of the schema registry, which is no Avro schema", hint="ENCODE AVRO reads Avro")
-    if answer.get("references"):
-        raise NotSupported(f"{what} of the schema registry, which refers to other schemas")
+def avro_schema(found: Registered) -> Any:
+    """A schema of Avro, as its JSON is. Raises `NotSupported` for one of another kind, or in parts."""
+    if found.kind != "AVRO":
+        raise NotSupported(
+            f"{found.name} of the schema registry, which is no Avro schema", hint="ENCODE AVRO reads Avro"
+        )
+    if found.references:
+        raise NotSupported(f"{found.name} of the schema registry, which refers to other schemas")
     try:
-        return json.loads(answer["schema"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise SourceError(f"{what} of the schema registry cannot be read: {error}") from error
+        return json.loads(found.text)
+    except ValueError as error:
+        raise SourceError(f"{found.name} of the schema registry cannot be read: {error}") from error
+
+
+def _registered(answer: Any, name: str) -> Registered:
+    try:
+        references = [
+            Reference(str(r["name"]), str(r["subject"]), int(r["version"])) for r in answer.get("references") or ()
+        ]
+        return Registered(str(answer.get("schemaType") or "AVRO"), str(answer["schema"]), tuple(references), name)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise SourceError(f"{name} of the schema registry cannot be read: {error!r}") from error

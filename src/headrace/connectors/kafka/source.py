@@ -36,8 +36,9 @@ from headrace.connectors.kafka.options import (
     asked,
     properties,
 )
+from headrace.connectors.kafka.protobuf import protobuf_columns
 from headrace.connectors.kafka.reading import TopicReading, read_range
-from headrace.connectors.kafka.registry import NoSchema, Registry, check_encode
+from headrace.connectors.kafka.registry import MESSAGE, NoSchema, Registry, avro_schema, check_encode
 from headrace.connectors.option_reader import COMMON_OPTIONS, OptionReader, without_included
 from headrace.errors import InvalidParameter, SourceError
 
@@ -54,13 +55,15 @@ class KafkaSource(Source):
 
     @classmethod
     def infer_columns(cls, options: Mapping[str, str]) -> list[Column]:
-        """Bytes are one column, those of Avro are in the registry; nobody knows those of JSON."""
+        """Bytes are one column, those of Avro and Protobuf are in the registry; nobody knows those of JSON."""
         if options.get("encode") == "bytes":
             return [Column("data", "binary")]
-        if options.get("encode") == "avro":
+        if options.get("encode") in ("avro", "protobuf"):
             subject = f"{OptionReader(options).required('topic')}-value"
             try:
-                schema = Registry(options).newest(subject)
+                if options["encode"] == "protobuf":
+                    return protobuf_columns(Registry(options), subject, options.get(MESSAGE), options.get("format"))
+                schema = avro_schema(Registry(options).newest(subject))
             except NoSchema as error:
                 hint = "declare the columns: CREATE SOURCE s (a int, ...)"
                 raise InvalidParameter(f"the schema registry has no subject {subject}", hint=hint) from error
