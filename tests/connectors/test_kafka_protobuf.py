@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -12,9 +13,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from google.protobuf import json_format, message_factory
+from google.protobuf import descriptor_pb2, json_format, message_factory
 from hypothesis import given
 from hypothesis import strategies as hst
+from pyspark import cloudpickle
 
 from headrace.common.columns import Column, arrow_schema
 from headrace.connectors.kafka.framed import Unreadable, as_json
@@ -219,6 +221,33 @@ def test_records_of_another_message_are_at_fault_where_one_is_asked_for(registry
     assert [e.message for e in read.errors] == ["it is the message shop.Outer.First, not shop.Small"]
 
 
+def test_a_key_is_a_message_of_its_own(registry: SchemaRegistry) -> None:
+    key = framed(add(registry, 'syntax = "proto3"; message Key { int32 a = 1; }', "t-key"), b"\x08\x07")
+    add(registry, SMALL)
+    given = {"include.operation": "op", "encode.message": "shop.Small"}
+    found = shape(registry, [*PAIR, Column("op", "string")], "upsert", **given)
+    assert rows(found, message(None, key)) == [{"a": 7, "b": None, "op": "delete"}]
+
+
+def test_it_goes_to_workers_whatever_it_has_read(registry: SchemaRegistry) -> None:
+    data = framed(add(registry, SMALL), written(SMALL, "Small", {"a": 7, "b": "x"}))
+    reader = ProtobufReader(Registry(options(registry)), "Small")
+    assert reader.record(data) == cloudpickle.loads(cloudpickle.dumps(reader)).record(data) == {"a": 7, "b": "x"}
+
+
+@pytest.mark.parametrize("at", [2**40, -(2**40)])
+def test_a_value_that_cannot_be_had_is_at_fault(registry: SchemaRegistry, at: int) -> None:
+    kind = message_factory.GetMessageClass(schema_of(ALL).named("All"))
+    document = kind()
+    document.document["x"] = float("nan")
+    number = add(registry, ALL)
+    found = shape(registry, [Column("at", "timestamp"), Column("document", "string")])
+    sent = [document, kind(at={"seconds": at}), kind(i32=1)]
+    read = found.rows([message(framed(number, m.SerializeToString()), offset=i) for i, m in enumerate(sent)], 0, "skip")
+    assert read.batch.to_pylist() == [{"at": None, "document": None}]
+    assert [e.position for e in read.errors] == [0, 1]
+
+
 def test_a_deletion_takes_the_key(registry: SchemaRegistry) -> None:
     number = add(registry, SMALL)
     found = shape(registry, [*PAIR, Column("op", "string")], "upsert", **{"include.operation": "op"})
@@ -256,6 +285,25 @@ def test_a_schema_in_parts(registry: SchemaRegistry) -> None:
     assert rows(shape(registry, columns), message(data)) == [{"a": 1, "p": {"d": {"x": 9}}}]
 
 
+def test_a_schema_that_a_client_has_registered_as_a_descriptor(registry: SchemaRegistry) -> None:
+    part = 'syntax = "proto3"; package p; message P { int32 x = 1; }'
+    add(registry, as_descriptor(part), "part")
+    whole = 'syntax = "proto3"; import "part.proto"; message W { int32 a = 1; p.P p = 2; }'
+    number = add(registry, whole, references=[{"name": "part.proto", "subject": "part", "version": 1}])
+    data = framed(number, b"\x08\x01\x12\x02\x08\x09")
+    assert rows(shape(registry, infer_columns(options(registry))), message(data)) == [{"a": 1, "p": {"x": 9}}]
+    number = add(registry, as_descriptor(ALL))
+    data = framed(number, written(ALL, "Small", {"a": 1, "b": "x"}), b"\x02\x02")
+    assert rows(shape(registry, PAIR), message(data)) == [{"a": 1, "b": "x"}]
+
+
+def as_descriptor(text: str) -> str:
+    """As Confluent's client in Python registers it."""
+    found = descriptor_pb2.FileDescriptorProto()
+    schema_of(text).file.CopyToProto(found)
+    return b64encode(found.SerializeToString()).decode()
+
+
 @pytest.mark.parametrize(
     ("text", "more", "said"),
     [
@@ -263,10 +311,12 @@ def test_a_schema_in_parts(registry: SchemaRegistry) -> None:
         (SMALL, {"references": [{"name": "../../x.proto", "subject": "t-value", "version": 1}]}, "no name of a file"),
         (SMALL, {"references": [{"name": "/x.proto", "subject": "t-value", "version": 1}]}, "no name of a file"),
         (SMALL, {"references": [{"name": "x.proto", "subject": "t-value", "version": 9}]}, "does not have"),
+        (SMALL, {"references": [{"name": ".", "subject": "ok", "version": 1}]}, "cannot be compiled"),
         (SMALL, {"references": [{"nome": "x.proto"}]}, "cannot be read"),
     ],
 )
 def test_a_schema_that_is_not_understood(registry: SchemaRegistry, text: str, more: Any, said: str) -> None:
+    add(registry, SMALL, "ok")
     number = add(registry, text, **more)
     with pytest.raises(SourceError, match=said):
         infer_columns(options(registry))

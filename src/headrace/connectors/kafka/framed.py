@@ -1,4 +1,4 @@
-"""Values framed as Confluent's serializers do, with the id of the writer's schema: what readers of all encodings have."""
+"""Values framed as Confluent's serializers do, with the id of the writer's schema: what all encodings share."""
 
 from __future__ import annotations
 

@@ -50,19 +50,24 @@ class ProtobufReader:
     """Decodes records; schemas are asked for, and compiled, once by each reader. See `FramedReader`."""
 
     def __init__(self, registry: Registry, message: str | None = None) -> None:
-        """A message, if given, is what every record is."""
+        """A message, if given, is what every record is; keys are what they are."""
         self._registry, self._message = registry, message
+        self._convert = needed_module("google.protobuf.json_format", "protobuf")
         self._decode_error = needed_module("google.protobuf.message", "protobuf").DecodeError
         self._factory = needed_module("google.protobuf.message_factory", "protobuf")
         self._schemas: dict[int, ProtobufSchema] = {}
         self._classes: dict[bytes, Kind] = {}
         self._readers = _Readers()
 
+    def __reduce__(self) -> tuple[type[ProtobufReader], tuple[Registry, str | None]]:
+        """Workers compile for themselves: descriptors cannot be sent."""
+        return type(self), (self._registry, self._message)
+
     def columns(self, values: Sequence[bytes], schema: pa.Schema) -> pa.RecordBatch | None:
         """See `FramedReader`: records are plain if they are all of one message and the columns have its very values."""
         try:
             head = values[0][: _frame_bytes(values[0])]
-            made = self._class(head)
+            made = self._expected(head)
             getters = [_getter(made.DESCRIPTOR, field) for field in schema]
             gets = [get for get in getters if get is not None]
             if len(gets) < len(getters) or not all(value.startswith(head) for value in values):
@@ -76,25 +81,31 @@ class ProtobufReader:
 
     def record(self, data: bytes) -> dict[str, object]:
         """See `FramedReader`."""
-        start = _frame_bytes(data)
-        made = self._class(data[:start])
-        try:
-            found: dict[str, object] = self._readers.of(made.DESCRIPTOR)(made.FromString(data[start:]))
-            return found
-        except (self._decode_error, ValueError, OverflowError, RecursionError) as error:
-            raise Unreadable(f"it is not of the message {made.DESCRIPTOR.full_name}: {error}") from error
+        return self._decoded(self._expected(data[: _frame_bytes(data)]), data)
 
     def value(self, data: bytes) -> object:
-        """See `FramedReader`: a value is a message, too."""
-        return self.record(data)
+        """See `FramedReader`: any message."""
+        return self._decoded(self._class(data[: _frame_bytes(data)]), data)
+
+    def _decoded(self, made: Kind, data: bytes) -> dict[str, object]:
+        try:
+            message = made.FromString(data[_frame_bytes(data) :])
+            found: dict[str, object] = self._readers.of(made.DESCRIPTOR)(message)
+        except (self._decode_error, self._convert.Error, ValueError, OverflowError, RecursionError) as error:
+            raise Unreadable(f"it is not of the message {made.DESCRIPTOR.full_name}: {error}") from error
+        return found
+
+    def _expected(self, head: bytes) -> Kind:
+        """The class of the records behind a frame. Raises `Unreadable` for another than what every record is."""
+        made = self._class(head)
+        if self._message is not None and not is_named(made.DESCRIPTOR, self._message):
+            raise Unreadable(f"it is the message {made.DESCRIPTOR.full_name}, not {self._message}")
+        return made
 
     def _class(self, head: bytes) -> Kind:
         """The class of the messages behind a frame."""
         if head not in self._classes:
-            kind = self._schema(schema_id(head)).at(_places(head)[0])
-            if self._message is not None and not is_named(kind, self._message):
-                raise Unreadable(f"it is the message {kind.full_name}, not {self._message}")
-            self._classes[head] = self._factory.GetMessageClass(kind)
+            self._classes[head] = self._factory.GetMessageClass(self._schema(schema_id(head)).at(_places(head)[0]))
         return self._classes[head]
 
     def _schema(self, number: int) -> ProtobufSchema:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from base64 import b64decode
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -114,24 +115,38 @@ def _add(registry: Registry, references: Sequence[Reference], texts: dict[str, s
 def _described(texts: Mapping[str, str], name: str) -> bytes:
     """What `protoc` makes of texts: it runs by itself, since it may end its process."""
     tools = Path(needed_module("grpc_tools", "protobuf").__file__).parent
-    with TemporaryDirectory(prefix="headrace-proto-") as folder:
-        for path, text in texts.items():
-            target = Path(folder, "in", path)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_text(text)
-        out = Path(folder, "out")
-        command = [
-            sys.executable, "-m", "grpc_tools.protoc", f"-I{folder}/in", f"-I{tools / '_proto'}", "--include_imports",
-            f"--descriptor_set_out={out}", _ROOT,
-        ]  # fmt: skip
-        try:
-            done = subprocess.run(command, capture_output=True, timeout=_COMPILE_S, cwd=folder, check=False)
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise SourceError(f"{name} of the schema registry cannot be compiled: {error}") from error
-        if done.returncode != 0 or not out.exists():
-            said = done.stderr.decode(errors="replace").strip()
-            raise SourceError(f"{name} of the schema registry is not understood: {said}")
-        return out.read_bytes()
+    made = {path: _descriptor(text, path) for path, text in texts.items()}
+    try:
+        with TemporaryDirectory(prefix="headrace-proto-") as folder:
+            compiled_before, out = Path(folder, "set"), Path(folder, "out")
+            compiled_before.write_bytes(b"".join(d for d in made.values() if d is not None))
+            for path, text in texts.items():
+                target = Path(folder, "in", path)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                if made[path] is None:
+                    target.write_text(text, "utf-8")
+            command = [
+                sys.executable, "-P", "-m", "grpc_tools.protoc", f"-I{folder}/in", f"-I{tools / '_proto'}",
+                f"--descriptor_set_in={compiled_before}", "--include_imports", f"--descriptor_set_out={out}", _ROOT,
+            ]  # fmt: skip
+            done = subprocess.run(command, capture_output=True, timeout=_COMPILE_S, check=False)
+            if done.returncode == 0:
+                return out.read_bytes()
+    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+        raise SourceError(f"{name} of the schema registry cannot be compiled: {error}") from error
+    said = done.stderr.decode(errors="replace").strip()
+    raise SourceError(f"{name} of the schema registry is not understood: {said}")
+
+
+def _descriptor(text: str, path: str) -> bytes | None:
+    """A set with the one descriptor that a text is in base64, as some clients register it; None for others."""
+    descriptors = needed_module("google.protobuf.descriptor_pb2", "protobuf")
+    try:
+        file = descriptors.FileDescriptorProto.FromString(b64decode(text, validate=True))
+    except (ValueError, needed_module("google.protobuf.message", "protobuf").DecodeError):
+        return None
+    file.name = path
+    return bytes(descriptors.FileDescriptorSet(file=[file]).SerializeToString())
 
 
 def message_of(schema: ProtobufSchema, message: str | None) -> Kind:
