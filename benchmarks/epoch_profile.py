@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 
 from headrace.catalog.catalog import Catalog
 from headrace.coordinator.run import driver
+from headrace.coordinator.run.attempt import Attempts
 from headrace.dataflow import runner
 from headrace.plan.catalyst.bridge import Bridge
 
@@ -32,6 +33,16 @@ STEPS = (
     ("job", "      the Spark job, scheduling included"),
     ("commit", "  the catalog transaction"),
 )
+
+TIMED: tuple[tuple[Any, str, str], ...] = (
+    (driver, "next_steps", "work"),
+    (Attempts, "run_steps", "step"),
+    (runner.EpochRunner, "run", "run"),
+    (Catalog, "transact", "commit"),
+    (runner._PhysicalPlan, "rows", "clone"),
+    (Bridge, "count_rows", "job"),
+)
+"""Module or class, its function, and the step that its calls are part of."""
 
 
 class Clocks:
@@ -85,12 +96,8 @@ def main() -> None:
     rounds = parser.parse_args().rounds
     spark = bench.session()
     clocks = Clocks()
-    clocks.around(driver, "next_steps", "work")
-    clocks.around(driver, "run_steps", "step")
-    clocks.around(runner.EpochRunner, "run", "run")
-    clocks.around(Catalog, "transact", "commit")
-    clocks.around(runner._PhysicalPlan, "rows", "clone")
-    clocks.around(Bridge, "count_rows", "job")
+    for owner, name, step in TIMED:
+        clocks.around(owner, name, step)
     rng = np.random.default_rng(1)
 
     def facts(rows: int) -> dict[str, np.ndarray]:
