@@ -88,6 +88,7 @@ lint: $(READY)
 	@$(BIN)/ruff check --no-cache .
 	@$(BIN)/ruff format --no-cache --check .
 	@$(BIN)/mypy
+	@found=$$($(BIN)/python -m pytest -q --collect-only 2>&1) || { echo "$$found" | tail -40; exit 1; }
 
 bench:
 	@$(NEED_JAVA)

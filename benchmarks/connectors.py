@@ -1,14 +1,18 @@
 """What goes in and out, beside the plain program that does the same by itself.
 
-`python benchmarks/connectors.py [kafka] [avro] [latency] [postgres] [lake] [--rows 500000] [--peers]`, all by default:
+`python benchmarks/connectors.py [kafka] [avro] [protobuf] [latency] [postgres] [lake] [lake-sources] [--rows 500000]
+[--peers]`, all by default:
 
 kafka     JSON records of a topic with two partitions into an aggregate, beside a consumer that parses them, Structured
           Streaming and Flink (with `--peers`, in virtual environments of their own under `build/`)
 avro      the same with records in Avro, with a schema registry
+protobuf  the same with records in Protobuf; beside the plain consumer only
 latency   from a record's production to its result in another topic, at 1,000 rows a second: source, view and sink
 postgres  the content of a table beside `COPY TO STDOUT`; then transactions by logical replication beside
           `pg_recvlogical`; and a sink's upserts beside `COPY FROM`
 lake      an epoch of appends to Iceberg and Delta beside the same rows as Parquet by pyarrow
+lake-sources  the content of Iceberg and Delta tables into an aggregate, and what is appended to them after, beside
+          pyiceberg and pyarrow that read the same
 
 The broker and the server run on this machine, too. Processor seconds are those of the program that reads: its own
 process for the plain one, this process with Spark and its workers for headrace.
@@ -17,10 +21,8 @@ process for the plain one, this process with Spark and its workers for headrace.
 from __future__ import annotations
 
 import argparse
-import io
 import json
 import os
-import struct
 import subprocess
 import sys
 import tempfile
@@ -28,17 +30,20 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import bench
-import fastavro
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from kafka_records import SCHEMA, Encode, encodings, read_plainly
+from lake_reading import lake_reading
 
 import headrace
 from headrace.common.columns import Column
@@ -80,31 +85,7 @@ def count_of(db: headrace.Database, relation: str, column: str = "count(*)") -> 
 # ---- Kafka
 
 
-SCHEMA = {"type": "record", "name": "Click", "fields": [
-    {"name": "id", "type": "long"}, {"name": "customer", "type": "string"}, {"name": "amount", "type": "double"},
-    {"name": "page", "type": "string"}, {"name": "ok", "type": "boolean"},
-]}  # fmt: skip
-Encode = Callable[[dict[str, object]], bytes]
-
-
-def as_json(record: dict[str, object]) -> bytes:
-    """About 100 bytes."""
-    return json.dumps(record).encode()
-
-
-def as_avro(schema_id: int) -> Encode:
-    """Records with the frame of Confluent's serializers."""
-    parsed, head = fastavro.parse_schema(SCHEMA), struct.pack(">bI", 0, schema_id)
-
-    def encode(record: dict[str, object]) -> bytes:
-        out = io.BytesIO()
-        fastavro.schemaless_writer(out, parsed, record)
-        return head + out.getvalue()
-
-    return encode
-
-
-def fill(kafka: Kafka, topic: str, rows: int, encode: Encode = as_json) -> int:
+def fill(kafka: Kafka, topic: str, rows: int, encode: Encode) -> int:
     """Records in two partitions; their bytes."""
     kafka.topic(topic, 2)
     producer, size = kafka.producer(**{"linger.ms": 20, "queue.buffering.max.messages": 1_000_000}), 0
@@ -117,29 +98,6 @@ def fill(kafka: Kafka, topic: str, rows: int, encode: Encode = as_json) -> int:
             producer.poll(0)
     producer.flush(60)
     return size
-
-
-PLAIN = """
-import io, json, sys, time
-from collections import Counter
-from confluent_kafka import Consumer, TopicPartition
-servers, topic, rows, schema = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
-if schema:
-    import fastavro
-    parsed = fastavro.parse_schema(json.loads(schema))
-    parse = lambda data: fastavro.schemaless_reader(io.BytesIO(data[5:]), parsed, None)
-else:
-    parse = json.loads
-consumer = Consumer({"bootstrap.servers": servers, "group.id": "plain", "enable.auto.commit": False})
-consumer.assign([TopicPartition(topic, p, 0) for p in range(2)])
-seen, totals, started = 0, Counter(), time.perf_counter()
-while seen < rows:
-    for message in consumer.consume(10_000, 1.0):
-        record = parse(message.value())
-        totals[record["customer"]] += record["amount"]
-        seen += 1
-print(time.perf_counter() - started, time.process_time())
-"""
 
 
 BUILD = Path(__file__).parent.parent / "build"
@@ -180,36 +138,33 @@ def peer(name: str, servers: str, topics: list[str], registry: str) -> tuple[flo
     return found["s"], found["cpu_s"]
 
 
-def kafka_rows(spark: SparkSession, rows: int, peers: bool, avro: bool) -> list[list[str]]:
+def kafka_rows(spark: SparkSession, rows: int, peers: bool, case: str) -> list[list[str]]:
     """Rows a second, and by processor second, of all."""
     with ExitStack() as stack:
         kafka = stack.enter_context(kafka_server())
         db = stack.enter_context(bench.database(spark, barrier_interval_ms=TICK_MS))
-        registry, encode, how = "", as_json, "JSON"
-        if avro:
-            known = stack.enter_context(schema_registry())
-            registry, encode = known.url, as_avro(known.add("clicks-value", SCHEMA))
-            how = f"AVRO (schema.registry = '{registry}')"
-        fill(kafka, "warm", 200_000, encode)
-        size = fill(kafka, "clicks", rows, encode)
-        command = [sys.executable, "-c", PLAIN, kafka.servers, "clicks", str(rows), json.dumps(SCHEMA) if avro else ""]
-        plain_s, plain_cpu_s = map(float, subprocess.run(command, capture_output=True, check=True).stdout.split())
+        encoding = encodings(stack.enter_context(schema_registry()))[case]()
+        fill(kafka, "warm", 200_000, encoding.encode)
+        size = fill(kafka, "clicks", rows, encoding.encode)
+        plain_s, plain_cpu_s = read_plainly(encoding, kafka.servers, "clicks", rows)
         for topic, wanted in (("warm", 200_000), ("clicks", rows)):
             options = f"connector = 'kafka', topic = '{topic}', properties.bootstrap.server = '{kafka.servers}'"
             used = sum(bench.cpu_s(spark))
             started = time.perf_counter()
             db.sql(
                 f"CREATE SOURCE s_{topic} (id bigint, customer text, amount double precision, page text, ok boolean) "
-                f"WITH ({options}) FORMAT PLAIN ENCODE {how}"
+                f"WITH ({options}) FORMAT PLAIN ENCODE {encoding.clause}"
             )
             db.sql(f"CREATE MATERIALIZED VIEW v_{topic} AS SELECT customer, count(*) AS n, sum(amount) AS total "
                    f"FROM s_{topic} GROUP BY customer")  # fmt: skip
             until(lambda topic=topic, wanted=wanted: count_of(db, f"v_{topic}", "n") == wanted)  # type: ignore[misc]
             ours_s, ours_cpu_s = time.perf_counter() - started, sum(bench.cpu_s(spark)) - used
-        others = {name: peer(name, kafka.servers, ["warm", "clicks"], registry) for name in PEERS if peers}
-    name = "Avro" if avro else "JSON"
+        others = {
+            name: peer(name, kafka.servers, ["warm", "clicks"], encoding.registry)
+            for name in PEERS if peers and case != "protobuf"
+        }  # fmt: skip
     found = [
-        _line(f"Kafka, {name} to an aggregate, rows/s", rows / ours_s, rows / plain_s),
+        _line(f"Kafka, {encoding.name} to an aggregate, rows/s", rows / ours_s, rows / plain_s),
         _line("the same in MB/s", size / ours_s / 1e6, size / plain_s / 1e6),
         _line("the same in rows by processor second", rows / ours_cpu_s, rows / plain_cpu_s),
     ]
@@ -381,16 +336,17 @@ def _line(name: str, ours: float, plain: float) -> list[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("cases", nargs="*", help="kafka, avro, latency, postgres, lake")
+    parser.add_argument("cases", nargs="*", help="kafka, avro, protobuf, latency, postgres, lake, lake-sources")
     parser.add_argument("--rows", type=int, default=500_000)
     parser.add_argument("--peers", action="store_true", help="Kafka beside Structured Streaming and Flink, too")
     options = parser.parse_args()
     spark = bench.session()
     cases: dict[str, Callable[[], list[list[str]]]] = {
-        "kafka": lambda: kafka_rows(spark, options.rows, options.peers, avro=False),
-        "avro": lambda: kafka_rows(spark, options.rows, options.peers, avro=True),
+        **{case: partial(kafka_rows, spark, options.rows, options.peers, case)
+           for case in ("kafka", "avro", "protobuf")},
         "latency": lambda: latency(spark),
         "postgres": lambda: postgres_rows(spark, options.rows), "lake": lambda: lake_rows(options.rows),
+        "lake-sources": lambda: [_line(*f) for f in lake_reading(spark, options.rows, COLUMNS, rows_of)],
     }  # fmt: skip
     lines = [line for name in options.cases or cases for line in cases[name]()]
     bench.show("In and out, beside the plain program", ["", "headrace", "plain", "ratio"], lines)

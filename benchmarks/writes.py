@@ -138,6 +138,7 @@ class Served:
                 raise RuntimeError(f"the server ended with {self.process.returncode}:\n{log.read_text()[-4000:]}")
             time.sleep(0.05)
         self.port = int(ready.group(1))
+        self.log = log
         self._client = PgClient(port=self.port, timeout_s=None)
 
     def rows(self, sql: str) -> list[tuple[bytes | None, ...]]:

@@ -12,6 +12,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 from pyspark.sql import SparkSession
 
+from support import BRIEF_JAVA
+
 if TYPE_CHECKING:
     from kafka import Kafka
     from object_server import S3Server
@@ -34,7 +36,7 @@ settings.load_profile("repeatable")
 def spark() -> Iterator[SparkSession]:
     from headrace.dataflow.spark import local_session
 
-    session = local_session()
+    session = local_session(further=BRIEF_JAVA)
     yield session
     session.stop()
 

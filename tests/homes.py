@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 from headrace.catalog.catalog import Catalog
 from headrace.config import Settings
-from headrace.session.context import Context, Services
+from headrace.session.context import Context, ReaderStatus, Services
 from headrace.session.session import Session
 from headrace.session.turns import Turns
 
@@ -20,7 +21,9 @@ class Home:
     def __init__(self, coordinator: Any, catalog: Catalog, settings: Settings) -> None:
         absent: Any = None
         keeper: Any = SimpleNamespace(
-            session=None, explained=lambda error, spark: error, wait_ready=lambda check, tell: None
+            session=None,
+            explained=lambda error, spark: error,
+            wait_ready=lambda check, tell, unless: None,
         )
         parameters: Any = SimpleNamespace(settings=settings)
         clock: Any = SimpleNamespace(now_ms=lambda: 0)
@@ -41,3 +44,7 @@ class Home:
 
     def contexts(self) -> list[Context]:
         return self.others
+
+    @property
+    def reading_processes(self) -> Callable[[], Sequence[ReaderStatus]]:
+        return tuple

@@ -23,6 +23,8 @@ from support import eventually
 
 HOST = "127.0.0.1"
 HEAP = "-Xmx256m"
+BRIEF = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+"""For a broker that ends soon."""
 
 
 class NoKafka(Exception):
@@ -37,6 +39,8 @@ class Kafka:
     root: Path
     command: list[str]
     process: subprocess.Popen[bytes] | None = field(default=None)
+    beside: Mapping[str, int] = field(default_factory=dict)
+    """The ports of its listeners that are not in plain text, by their names."""
 
     def __getstate__(self) -> dict[str, Any]:
         """For another process, which can talk to it and no more."""
@@ -91,6 +95,14 @@ class Kafka:
         eventually(lambda: name in admin.list_topics(timeout=10).topics)
         return name
 
+    def remade(self, name: str) -> None:
+        """Delete a topic, and make it again."""
+        admin = self.admin()
+        partitions = len(admin.list_topics(name).topics[name].partitions)
+        admin.delete_topics([name])[name].result(30)
+        eventually(lambda: name not in admin.list_topics(timeout=10).topics)
+        self.topic(name, partitions)
+
     def producer(self, **options: Any) -> Any:
         """A Producer."""
         from confluent_kafka import Producer
@@ -103,6 +115,25 @@ class Kafka:
         for value in values:
             producer.produce(topic, value, key, **more)
         assert producer.flush(60) == 0
+
+    def settle(self, topic: str) -> None:
+        """Wait until no transaction of a topic is open: its markers are written after the producer has its answer."""
+        from confluent_kafka import IsolationLevel, TopicPartition
+        from confluent_kafka.admin import OffsetSpec
+
+        admin = self.admin()
+        latest = {
+            TopicPartition(topic, p): OffsetSpec.latest() for p in admin.list_topics(topic).topics[topic].partitions
+        }
+
+        def ends(level: Any) -> dict[int, int]:
+            asked = admin.list_offsets(latest, isolation_level=level)
+            return {where.partition: int(answer.result(30).offset) for where, answer in asked.items()}
+
+        eventually(
+            lambda: ends(IsolationLevel.READ_COMMITTED) == ends(IsolationLevel.READ_UNCOMMITTED),
+            "the end of transactions",
+        )
 
     def records(self, topic: str) -> list[Any]:
         """All committed records of a topic, partition by partition."""
@@ -130,20 +161,29 @@ def _free_port() -> int:
 
 
 @contextmanager
-def kafka_server(settings: Mapping[str, str] | None = None) -> Iterator[Kafka]:
-    """A new broker in a scratch directory, started, and removed at the end; raises NoKafka."""
+def kafka_server(settings: Mapping[str, str] | None = None, beside: Mapping[str, str] | None = None) -> Iterator[Kafka]:
+    """A new broker in a scratch directory, started, and removed at the end; raises NoKafka.
+
+    `beside` the listener in plain text it has others: name -> security protocol.
+    """
     try:
         jars = registries.jars(*registries.KAFKA)
     except registries.NotToBeHad as error:
         raise NoKafka(str(error)) from error
     root = Path(tempfile.mkdtemp(prefix="headrace-kafka-"))
     port, controller = _free_port(), _free_port()
+    protocols = {"PLAINTEXT": "PLAINTEXT", **(beside or {})}
+    ports = {name: port if name == "PLAINTEXT" else _free_port() for name in protocols}
+    open_to_all = [f"{name}://{HOST}:{at}" for name, at in ports.items()]
     options = {
         "process.roles": "broker,controller",
         "node.id": "1",
         "controller.quorum.voters": f"1@{HOST}:{controller}",
-        "listeners": f"PLAINTEXT://{HOST}:{port},CONTROLLER://{HOST}:{controller}",
-        "advertised.listeners": f"PLAINTEXT://{HOST}:{port}",
+        "listeners": f"{','.join(open_to_all)},CONTROLLER://{HOST}:{controller}",
+        "advertised.listeners": ",".join(open_to_all),
+        "listener.security.protocol.map": ",".join(
+            f"{name}:{protocol}" for name, protocol in (protocols | {"CONTROLLER": "PLAINTEXT"}).items()
+        ),
         "controller.listener.names": "CONTROLLER",
         "log.dirs": str(root / "data"),
         "offsets.topic.replication.factor": "1",
@@ -162,9 +202,9 @@ def kafka_server(settings: Mapping[str, str] | None = None) -> Iterator[Kafka]:
         **(settings or {}),
     }
     (root / "server.properties").write_text("".join(f"{name}={value}\n" for name, value in options.items()))
-    java = [f"{home}/bin/java" if (home := os.environ.get("JAVA_HOME")) else "java", HEAP, "-XX:+UseSerialGC"]
+    java = [f"{home}/bin/java" if (home := os.environ.get("JAVA_HOME")) else "java", HEAP, *BRIEF]
     command = [*java, "-cp", f"{jars}/*"]
-    server = Kafka(port, root, command)
+    server = Kafka(port, root, command, beside={name: ports[name] for name in beside or {}})
     try:
         layout = ["kafka.tools.StorageTool", "format", "-t", _cluster_id(), "-c", str(root / "server.properties")]
         done = subprocess.run([*command, *layout], capture_output=True, text=True, timeout=120, check=False)

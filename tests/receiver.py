@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -25,6 +25,8 @@ class Receiver:
     """Method, path and headers of each request."""
     changed: list[str] = field(default_factory=list)
     """Keys that came again with other rows."""
+    refuses: Callable[[Any], bool] = lambda row: False
+    """Whether a row is one for which it refuses its request, as it does ever after under the same key."""
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
@@ -38,6 +40,8 @@ class Receiver:
             self.seen.append((method, path, headers))
             status, more = self.answers.pop(0) if self.answers else (200, {})
             key, rows = headers["idempotency-key"], json.loads(body)
+            if any(map(self.refuses, rows)):
+                return 422, more
             if status in (0, 200, 204) and self.bodies.setdefault(key, rows) != rows:
                 self.changed.append(key)
             return status, more

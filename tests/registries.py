@@ -1,4 +1,4 @@
-"""What tests fetch from package registries: jars by Maven, packages by npm, modules by Go. Kept in the user's cache.
+"""What tests fetch from package registries: jars by Maven, packages by npm and pip, modules by Go. Kept in a cache.
 
 `python tests/registries.py` fetches all of it before the tests run, and says what cannot be had; the tests that need it
 are skipped then.
@@ -74,6 +74,17 @@ def node_modules(*packages: str) -> Path:
     return _kept("npm-" + "-".join(p.replace("@", "") for p in packages), fill)
 
 
+def python_packages(*requirements: str) -> Path:
+    """A directory for `PYTHONPATH` with packages that are not the ones of the environment. Raises NotToBeHad."""
+
+    def fill(folder: Path) -> Path:
+        options = ["--quiet", "--no-deps", "--only-binary=:all:", "--target", str(folder / "packages")]
+        _run(sys.executable, ["-m", "pip", "install", *options, *requirements], folder)
+        return folder / "packages"
+
+    return _kept("pip-" + "-".join(r.replace("==", "-") for r in requirements), fill)
+
+
 def go_program(source: Path, module: str) -> Path:
     """A program of one file that needs one module, built. Raises NotToBeHad."""
 
@@ -122,6 +133,7 @@ def _run(tool: str, arguments: Sequence[str], folder: Path) -> None:
 
 
 KAFKA = ("org.apache.kafka:kafka_2.13:4.0.0",)
+KAFKA_TOOLS = ("org.apache.kafka:kafka-tools:4.0.0",)
 JDBC = ("org.postgresql:postgresql:42.7.4",)
 ICEBERG_REST = (
     "org.apache.iceberg:iceberg-core:1.10.0", "org.apache.iceberg:iceberg-core:1.10.0:tests",
@@ -129,6 +141,7 @@ ICEBERG_REST = (
 )  # fmt: skip
 SCHEMA_REGISTRY = "io.apicurio:apicurio-registry-app:2.6.13.Final:tar.gz:all"
 NODE = ("pg@8.13.1", "pg-cursor@2.12.1", "pg-copy-streams@6.0.6")
+DUCKDB = ("duckdb==1.5.5", "duckdb-extension-postgres-scanner==1.5.5")
 PGX = "github.com/jackc/pgx/v5@v5.7.2"
 GO_CLIENT = Path(__file__).parent / "e2e" / "foreign" / "client.go"
 
@@ -136,10 +149,13 @@ GO_CLIENT = Path(__file__).parent / "e2e" / "foreign" / "client.go"
 def main() -> None:
     """Fetch everything; what cannot be had is told."""
     wanted: dict[str, Callable[[], Path]] = {
-        "Kafka": lambda: jars(*KAFKA), "PostgreSQL's JDBC driver": lambda: jars(*JDBC),
+        "Kafka": lambda: jars(*KAFKA), "Kafka's tools": lambda: jars(*KAFKA_TOOLS),
+        "PostgreSQL's JDBC driver": lambda: jars(*JDBC),
         "Iceberg's REST catalog": lambda: jars(*ICEBERG_REST),
         "Apicurio's schema registry": lambda: archive(SCHEMA_REGISTRY),
-        "node-postgres": lambda: node_modules(*NODE), "pgx": lambda: go_program(GO_CLIENT, PGX),
+        "node-postgres": lambda: node_modules(*NODE),
+        "DuckDB's extension for PostgreSQL": lambda: python_packages(*DUCKDB),
+        "pgx": lambda: go_program(GO_CLIENT, PGX),
     }  # fmt: skip
     for name, fetch in wanted.items():
         try:

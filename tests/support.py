@@ -11,6 +11,10 @@ from typing import Any
 WAIT_S = 120.0
 """Far more than anything takes: it only ends a test in which something never happens."""
 POLL_S = 0.01
+BRIEF_JAVA = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
+"""Properties of a Spark that ends before it is paid back what Java would optimize in full."""
+NEEDS_SPARK = "SELECT DISTINCT upper(v), count(*) OVER (PARTITION BY v) FROM t ORDER BY 1"
+"""A query of a table `t` with a column `v` that nothing but Spark answers: a window."""
 
 
 def eventually(condition: Callable[[], object], what: str = "it to come true", timeout_s: float = WAIT_S) -> None:

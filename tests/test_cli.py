@@ -52,6 +52,7 @@ def replace(name, **content):
     sys.modules[name] = types.ModuleType(name)
     sys.modules[name].__dict__.update(content)
 
+import headrace.server.server  # with what it needs as that is
 replace("headrace.dataflow.spark", spark_start=spark_start)
 replace("headrace.session.instance", open_on=open_on)
 from headrace.cli import main

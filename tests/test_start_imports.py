@@ -9,6 +9,8 @@ from support import WAIT_S
 
 LATER = (
     "pandas",
+    "rich",
+    "sqlalchemy.dialects.postgresql",
     "duckdb",
     "obstore",
     "cryptography",
@@ -19,10 +21,36 @@ LATER = (
     "headrace.session.database",
     "headrace.session.pipelines",
 )
-START = "import headrace.cli, headrace.session.instance, headrace.server.door, headrace.server.server"
+START = "import headrace.cli; headrace.cli.load_server()"
+
+
+def _run(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=WAIT_S, check=True)
+    return done.stdout
 
 
 def test_what_a_start_does_not_need_is_loaded_later() -> None:
     code = f"{START}\nimport sys; print([m for m in {LATER!r} if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=WAIT_S, check=True)
-    assert done.stdout == "[]\n"
+    assert _run(code) == "[]\n"
+
+
+def test_what_is_left_out_is_there_for_who_asks_for_it() -> None:
+    """Arrays need no pandas after a start; frames of pandas are made and taken all the same."""
+    code = f"""{START}
+import sys
+import pyarrow as pa
+held = pa.array([1, 2, None])
+print("pandas" in sys.modules, pa.table({{"n": held}}).to_pandas()["n"].sum())
+import pandas as pd
+print(pa.array(pd.Series([1.0, float("nan")])).null_count, pa.table(pd.DataFrame({{"n": [1, 2]}})).num_rows)
+import rich.text
+"""
+    assert _run(code) == "False 3.0\n1 2\n"
+
+
+def test_a_program_looks_for_garbage_as_it_did_before() -> None:
+    """It is off only while the database's modules are loaded."""
+    loaded = "'headrace.session.database' in sys.modules"
+    code = f"import gc, sys, headrace\n{{}}\nheadrace.connect\nprint(gc.isenabled(), {loaded})"
+    assert _run(code.format("gc.enable()")) == "True True\n"
+    assert _run(code.format("gc.disable()")) == "False True\n"

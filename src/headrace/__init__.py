@@ -38,6 +38,7 @@ errors.py  every error that reaches a user, with its SQLSTATE
 
 from __future__ import annotations
 
+import gc
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -52,8 +53,13 @@ __all__ = ["Database", "Pipeline", "__version__", "connect"]
 def __getattr__(name: str) -> Any:
     # Spark's Python workers import headrace.dataflow through this package: they must not pay for the server side.
     if name in ("connect", "Database"):
-        from headrace.session import database
-
+        collecting = gc.isenabled()
+        gc.disable()  # what is loaded stays: looking for garbage among it takes a tenth of the time
+        try:
+            from headrace.session import database
+        finally:
+            if collecting:
+                gc.enable()
         return getattr(database, name)
     if name == "Pipeline":
         from headrace.session.pipelines import definitions

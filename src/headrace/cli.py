@@ -96,8 +96,7 @@ def serve(
     )
     host, port = settings.host, settings.port
     settings, scratch = _with_directory(settings)
-    import headrace.server.door
-    import headrace.server.server  # noqa: F401
+    load_server()
 
     instance = _open(settings, master, scratch, standby=standby)
     _stop_on_signals(stop)
@@ -110,6 +109,26 @@ def serve(
         instance.close()
     if instance.coordinator.failure is not None:
         raise instance.coordinator.failure
+
+
+def load_server() -> None:
+    """Load all that a server needs to serve its first clients, and what is not needed for it not at all.
+
+    rich and what it loads takes structlog half as long again as all else of it, for tracebacks that are never shown by
+    it (`log_output.py`); pandas takes the first array as long as all of SQLAlchemy and pyarrow. Whatever asks pyarrow
+    for something of pandas loads it then.
+    """
+    from headrace.common.absent import absent
+
+    with absent("rich"):
+        import structlog  # noqa: F401
+    with absent("pandas"):
+        import pyarrow as pa
+
+        pa.array([None])
+    import headrace.server.door
+    import headrace.server.server
+    import headrace.session.instance  # noqa: F401
 
 
 def _stop_on_signals(stop: threading.Event) -> None:
@@ -140,6 +159,7 @@ def _tame_garbage_collection() -> None:
 
 def _serve_until(stop: threading.Event, instance: Instance, host: str, port: int) -> None:
     from headrace.server.door import certificates_of, gate_of, warning_of
+    from headrace.server.readers.pool import reading_processes
     from headrace.server.server import run_server_in_thread
 
     settings = instance.settings
@@ -151,6 +171,7 @@ def _serve_until(stop: threading.Event, instance: Instance, host: str, port: int
     with run_server_in_thread(
         instance.client_session, host, port,
         max_connections=settings.max_connections, gate=gate, certificates=certificates,
+        readers=reading_processes(instance),
     ) as running, _webhooks(instance, certificates):  # fmt: skip
         _tame_garbage_collection()
         shown = "127.0.0.1" if host in ("0.0.0.0", "::", "localhost", "") else host

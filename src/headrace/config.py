@@ -79,6 +79,9 @@ class Settings(BaseSettings):
     host: str = _start("127.0.0.1", "Address the server listens on.")
     port: int = _start(4566, "TCP port of the PostgreSQL protocol; 0 picks a free one.", ge=0, le=65535)
     max_connections: int = _start(100, "Client connections accepted at once.", ge=1)
+    read_processes: int = _start(
+        0, "Processes beside the server that answer reads without Spark, each on a core of its own.", ge=0, le=64
+    )
     auth_rules: str = _runtime(
         DEFAULT_RULES,
         "Who may connect from where, and how it is proved: rules like those of pg_hba.conf, with ; between them.",
@@ -124,6 +127,10 @@ class Settings(BaseSettings):
         None, "Address of this host that Spark's executors reach; unset means the one from which the master is reached."
     )
     spark_driver_memory_mb: int = _start(2048, "Heap of the Spark driver (and, when local, of its tasks), MiB.", ge=512)
+    spark_niceness: int = _start(
+        5, "How far Spark's processes give way to the server's own where both want the processor, as nice(1) says it.",
+        ge=0, le=19,
+    )  # fmt: skip
     class_archive: bool = _start(
         True, "Whether the first start lets Java keep Spark's classes for later ones, in ~/.cache/headrace."
     )

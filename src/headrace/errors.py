@@ -45,6 +45,7 @@ PostgreSQL client sees, a message that says what and where, and a hint that says
         JobFailed                      HR020
           FunctionFailed               38000
           LogLost                      HR021
+          NotPlannable                 HR020
           NotVectorized                HR020
         SparkLost                      58000
         QueryCanceled                  57014
@@ -315,9 +316,12 @@ class SinkError(OperationalError):
 
 
 class JobFailed(OperationalError):
-    """A job's epoch failed; the message names the job and the cause."""
+    """A job's epoch failed; the message names the job and the cause, which may have values of rows in it."""
 
     sqlstate = "HR020"
+    job_id: int = 0
+    """The job, where others than who made it may be told."""
+    job_name: str = ""
 
 
 class FunctionFailed(JobFailed):
@@ -334,6 +338,10 @@ class LogLost(JobFailed):
     """The changes that a job has not read yet are gone: it cannot go on, and must be built anew."""
 
     sqlstate = "HR021"
+
+
+class NotPlannable(JobFailed):
+    """A view cannot be planned as it was when its state was made: it stands still, and another start tries again."""
 
 
 class SparkLost(OperationalError):

@@ -6,12 +6,12 @@ import struct
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-Change = tuple[str, int, dict[str, str | None]]
-"""What is done, where it stands in the log, and the values."""
+Change = tuple[str, int, dict[str, Any]]
+"""What is done, where it stands in the log, and the values; `...` is one that is not told."""
 
 
 class Untold(Exception):
-    """A value that has not changed is not told."""
+    """A value of the key that has not changed is not told."""
 
 
 def changes(
@@ -72,9 +72,11 @@ def _of_row(
     new = dict(tuples[b"N"])
     for name in columns:
         if new[name] is ...:
-            if b"O" not in tuples:
+            if b"O" in tuples or (name in key and b"K" in tuples):
+                assert old is not None
+                new[name] = old[name]
+            elif name in key:
                 raise Untold(name)
-            new[name] = tuples[b"O"][name]
     if old is not None and any(old[k] != new[k] for k in key):
         yield "delete", position, {c: old[c] for c in columns}
     yield "upsert", position, {c: new[c] for c in columns}

@@ -66,6 +66,10 @@ class Leaky(DatagenSource):
         yield from super().read(task)
         self.fail("read")
 
+    def gone(self, held: pa.RecordBatch, task: base.ReadTask) -> ReadBatch:
+        self.fail("gone")
+        return ReadBatch(held)
+
 
 @pytest.fixture(autouse=True)
 def leaky(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
@@ -80,6 +84,8 @@ def use(options: dict[str, str], value: str = VALUE) -> None:
     offsets = source.latest_offsets(source.start_offsets(), Admission(), 0).offsets
     for task in source.plan(source.start_offsets(), offsets, 1):
         assert sum(found.batch.num_rows for found in source.read(task)) == 3
+    held = pa.RecordBatch.from_pydict({"a": pa.array([1], pa.int32())})
+    assert source.gone(held, {}).batch == held
 
 
 def test_it_is_used(leaky: dict[str, str]) -> None:
@@ -87,7 +93,7 @@ def test_it_is_used(leaky: dict[str, str]) -> None:
     assert set(Leaky.opened) == {VALUE}
 
 
-@pytest.mark.parametrize("where", ["open", "start", "latest", "plan", "read"])
+@pytest.mark.parametrize("where", ["open", "start", "latest", "plan", "read", "gone"])
 def test_no_error_says_a_value(where: str, leaky: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Leaky, "fails_in", where)
     with pytest.raises(SourceError, match=rf"{where}: login with \*\*\* failed") as raised:
@@ -158,7 +164,7 @@ def test_a_sink_gets_its_secrets_with_the_epoch(monkeypatch: pytest.MonkeyPatch)
         with pytest.raises(HeadraceError):
             wrong.with_secrets(sent, with_key)
     stage = DeliverStage((("connector", "leaky"),), tuple(COLUMNS), (0,))
-    task: Any = SimpleNamespace(params=told, partition=0, rows_out=0)
+    task: Any = SimpleNamespace(params=told, partition=0, rows_out=0, spool=SimpleNamespace(folder=None))
     rows = pa.RecordBatch.from_pydict({"a": [1], "__w": [1]})
     with pytest.raises(SourceError, match=r"OSError: cannot log in with \*\*\*") as raised:
         list(stage.run(task, iter([rows])))

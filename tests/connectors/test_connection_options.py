@@ -36,6 +36,8 @@ def test_the_page_has_the_options_of_each_type(kind: str) -> None:
         ("postgres", {"host": "db", "database": "shop"}, {"user": "x"}, "cannot be a secret"),
         ("s3", {"s3.secret.key": "open"}, {}, "has to be a secret"),
         ("iceberg", {"catalog.type": "rest"}, {}, "option catalog.uri is required"),
+        ("iceberg", {"catalog.type": "rest", "catalog.uri": "https://me:open@h"}, {}, "has a password in its URL"),
+        ("iceberg", {"catalog.type": "rest", "catalog.uri": "https://h/?access_token=a"}, {}, "has a password in its"),
     ],
 )
 def test_what_no_connection_has(kind: str, options: dict[str, str], secrets: dict[str, str], message: str) -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import io
+import os
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 from headrace.common.columns import Column
 from headrace.connectors.files.out import check_format, file_writer
-from headrace.errors import NotSupported
+from headrace.connectors.sinks import SinkPosition, open_sink
+from headrace.errors import DiskFull, NotSupported
 
 
 def test_bytes_in_csv_need_not_be_text() -> None:
@@ -19,6 +23,23 @@ def test_bytes_in_csv_need_not_be_text() -> None:
     writer.write(pa.RecordBatch.from_arrays(rows, names=["id", "raw"]))
     writer.close()
     assert out.getvalue() == b'"id","raw"\n1,"\\xff00"\n2,\n'
+
+
+def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is told as what it is, and the epoch is delivered once there is room again."""
+    options = {"connector": "files", "path": str(tmp_path / "out"), "type": "append-only"}
+    sink = open_sink(options, [Column("a", "int")])
+    sink.reach()
+    batch = pa.RecordBatch.from_pydict({"a": pa.array([1, 2], pa.int32()), "__w": pa.array([1, 1])})
+
+    def full(file: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch, pytest.raises(DiskFull, match="No space left on device"):
+        patch.setattr(os, "fsync", full)
+        sink.write(SinkPosition("d", 0, 1, 0, "a"), iter([batch]))
+    assert not [*(tmp_path / "out").iterdir()]
+    assert sink.write(SinkPosition("d", 0, 1, 0, "b"), iter([batch])) == 2
 
 
 def test_csv_has_no_nested_values() -> None:

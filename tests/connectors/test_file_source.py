@@ -321,7 +321,7 @@ def test_missing_column_and_missing_file(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"format": "xml"}, "option format must be one of csv, json, parquet, not 'xml'"),
+        ({"format": "xml"}, "option format must be one of csv, json, parquet, avro, not 'xml'"),
         ({"on_error": "x"}, "option on_error must be one of fail, null, skip"),
         ({"max_rows_per_epoch": "0"}, "option max_rows_per_epoch must be a whole number of at least 1, not '0'"),
         ({"colour": "red"}, "unknown option colour"),

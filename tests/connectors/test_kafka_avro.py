@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from types import SimpleNamespace
@@ -14,7 +14,7 @@ import pytest
 
 from headrace.common.columns import Column, arrow_schema
 from headrace.connectors.kafka.avro import AvroForm, columns_of, record_schema
-from headrace.connectors.kafka.envelopes import Form, debezium, plain, upserts
+from headrace.connectors.kafka.envelopes import Form, Record, changes, record
 from headrace.connectors.kafka.message_rows import RecordShape
 from headrace.connectors.kafka.registry import Registry
 from headrace.connectors.kafka.source import KafkaSource
@@ -218,13 +218,17 @@ def form(registry: SchemaRegistry, columns: Sequence[Column], format: str) -> Av
     return found
 
 
+def written(format: str, made: Form, rows: Iterable[pa.RecordBatch], names: Sequence[str]) -> list[Record]:
+    return [record(format, change, made) for change in changes(format, rows, names, ("id",), made)]
+
+
 def test_what_the_sink_writes_the_source_reads(registry: SchemaRegistry) -> None:
     columns = [c for c in columns_of(SCHEMA) if c.name != "clock"]
     row = {**{c.name: VALUE[c.name] for c in columns}, "who": str(WHO), "more": [("k", 1.5)]}
     nothing = {**{c.name: None for c in columns}, "id": 2}
     names = [c.name for c in columns]
     made: Form = form(registry, columns, "plain")
-    records = list(plain(batches(columns, (row, 2), (nothing, 1)), names, ("id",), made))
+    records = written("plain", made, batches(columns, (row, 2), (nothing, 1)), names)
     assert [unframed(registry, key or b"") for key, _ in records] == [{"id": 1}, {"id": 1}, {"id": 2}]
     assert rows(shape(registry, columns), *(message(v, k) for k, v in records)) == [row, row, nothing]
     assert columns_of(record_schema("Row", columns)) == columns
@@ -234,16 +238,16 @@ def test_what_the_sink_writes_the_source_reads(registry: SchemaRegistry) -> None
 
 def test_changes_that_the_sink_writes(registry: SchemaRegistry) -> None:
     columns = (Column("id", "int"), Column("v", "string"))
-    changes = [
+    some = [
         ({"id": 1, "v": "a"}, -1), ({"id": 1, "v": "b"}, 1), ({"id": 2, "v": None}, 1), ({"id": 3, "v": "c"}, -1),
         ({"id": 4, "v": "d"}, 1), ({"id": 4, "v": "d"}, -1),
     ]  # fmt: skip
-    records = list(upserts(batches(columns, *changes), ["id", "v"], ("id",), form(registry, columns, "upsert")))
+    records = written("upsert", form(registry, columns, "upsert"), batches(columns, *some), ["id", "v"])
     assert {
         unframed(registry, k or b"")["id"]: None if v is None else unframed(registry, v)["v"] for k, v in records
     } == {1: "b", 2: None, 3: None}
     assert [v is None for _, v in records] == [False, False, True]
-    records = list(debezium(batches(columns, *changes), ["id", "v"], ("id",), form(registry, columns, "debezium")))
+    records = written("debezium", form(registry, columns, "debezium"), batches(columns, *some), ["id", "v"])
     found = [unframed(registry, v or b"") for _, v in records]
     assert [(f["op"], f["before"], f["after"]) for f in found] == [
         ("u", {"id": 1, "v": "a"}, {"id": 1, "v": "b"}), ("c", None, {"id": 2, "v": None}),
@@ -256,7 +260,7 @@ def test_changes_that_the_sink_writes(registry: SchemaRegistry) -> None:
     assert [(r["id"], r["v"], r["op"]) for r in back] == [(1, "b", "upsert"), (2, None, "upsert"), (3, "c", "delete")]
     twice = batches(columns, ({"id": 1, "v": "a"}, 1), ({"id": 1, "v": "b"}, 1))
     with pytest.raises(SinkError, match=r'does not tell the rows of the sink apart: {"id":1}'):
-        list(upserts(twice, ["id", "v"], ("id",), form(registry, columns, "upsert")))
+        written("upsert", form(registry, columns, "upsert"), twice, ["id", "v"])
 
 
 def test_records_in_columns_have_names_of_their_own(registry: SchemaRegistry) -> None:

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
+import os
+import subprocess
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
+import registries
 from headrace.common.columns import Column
 from headrace.connectors.base import Admission, Binding, Offsets, Source
+from headrace.connectors.kafka import options as options_module
+from headrace.connectors.kafka import source as source_module
 from headrace.connectors.sources import open_source
-from headrace.errors import InvalidParameter, SourceError
+from headrace.coordinator.run.guard import as_headrace_error, without_frames
+from headrace.errors import HeadraceError, InvalidParameter, SourceError
 from kafka import Kafka
 from support import eventually
 
@@ -159,6 +166,29 @@ def test_lost_records_and_another_topic_of_the_name_are_told(kafka: Kafka) -> No
         bind(found, all_of_it.offsets)
 
 
+def test_kafkas_own_tools_show_how_far_readers_are(kafka: Kafka) -> None:
+    try:
+        tools = registries.jars(*registries.KAFKA_TOOLS)
+    except registries.NotToBeHad as error:
+        pytest.skip(str(error))
+    topic = new_topic(kafka, 2)
+    for partition in (0, 1):
+        kafka.send(topic, *(f'{{"a": {i}}}' for i in range(10)), partition=partition)
+    found = source(kafka, topic, group__id=f"of-{topic}")
+    first = bind(found, rows=12)
+    assert first.left is not None and sum(first.left.values()) == 8
+    found.acknowledge({})
+    found.acknowledge(first.offsets)
+    tool = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
+    asked = ["--bootstrap-server", kafka.servers, "--describe", "--group", f"of-{topic}", "--timeout", "60000"]
+    command = [kafka.command[0], "-Xmx128m", "-cp", f"{tools}/*", tool, *asked]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    lines = [line.split() for line in done.stdout.splitlines()]
+    shown = {line[2]: (line[3], line[4], line[5]) for line in lines if line[:2] == [f"of-{topic}", topic]}
+    assert shown == {"0": ("6", "10", "4"), "1": ("6", "10", "4")}, done.stdout + done.stderr
+    assert read(found, first.offsets, bind(found, first.offsets).offsets), "nothing is read by them"
+
+
 def test_included_columns_and_bad_records(kafka: Kafka) -> None:
     topic = new_topic(kafka, retention_ms="-1")
     kafka.send(
@@ -260,3 +290,31 @@ def test_options_are_checked(kafka: Kafka) -> None:
     nobody = {"connector": "kafka", "topic": "x", "properties.bootstrap.server": "127.0.0.1:1"}
     with pytest.raises(SourceError, match=r"Kafka at 127\.0\.0\.1:1"):
         open_source(nobody, COLUMNS).start_offsets()
+
+
+def test_clients_that_get_nowhere_end_with_who_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where nobody looks for garbage, and the error is kept: each has four threads."""
+    monkeypatch.setattr(source_module, "ANSWER_S", 0.2)
+    monkeypatch.setattr(options_module, "ANSWER_S", 0.2)
+    nobody = {"connector": "kafka", "topic": "x", "properties.bootstrap.server": "127.0.0.1:1"}
+    kept: list[HeadraceError] = []
+
+    def ask() -> None:
+        try:
+            open_source(nobody, COLUMNS).start_offsets()
+        except Exception as error:
+            kept.append(without_frames(as_headrace_error(error)))
+
+    def threads() -> int:
+        return len(os.listdir("/proc/self/task"))
+
+    gc.collect()
+    gc.disable()
+    try:
+        before = threads()
+        for _ in range(3):
+            ask()
+        eventually(lambda: threads() <= before, "the clients to end")
+    finally:
+        gc.enable()
+    assert len(kept) == 3 and all(error.__traceback__ is None for error in kept)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from decimal import Decimal
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +18,13 @@ from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Transaction
 
 from headrace.common.columns import Column, arrow_schema
+from headrace.connectors import held_changes
+from headrace.connectors.base import Admission, Offsets
+from headrace.connectors.refusals import RowsRefused
 from headrace.connectors.sinks import Sink, SinkPosition, open_sink
-from headrace.errors import InvalidParameter, NotSupported, SinkError
+from headrace.connectors.sources import open_source
+from headrace.errors import InvalidParameter, NotSupported
+from lake_follower import rows_of
 from object_server import S3Server, s3_server
 
 PAIR = (Column("a", "int"), Column("b", "string"), Column("v", "bigint"))
@@ -57,13 +65,15 @@ class Lake:
         else:
             write_deltalake(self._delta, rows, mode="append")
 
-    def sink(self, columns: tuple[Column, ...], **options: str) -> Sink:
-        mine = {"connector": self.kind, "create_table_if_not_exists": "true", **self.more, **options}
+    def where(self) -> dict[str, str]:
+        """The options that say where it is."""
         if self.kind == "iceberg":
-            mine |= {"catalog.type": "sql", "catalog.uri": self.uri, "warehouse.path": self.place,
-                     "database.name": "n", "table.name": "t"}  # fmt: skip
-        else:
-            mine["location"] = f"{self.place}/t"
+            return {"catalog.type": "sql", "catalog.uri": self.uri, "warehouse.path": self.place,
+                    "database.name": "n", "table.name": "t"}  # fmt: skip
+        return {"location": f"{self.place}/t"}
+
+    def sink(self, columns: tuple[Column, ...], **options: str) -> Sink:
+        mine = {"connector": self.kind, "create_table_if_not_exists": "true", **self.more, **self.where(), **options}
         made = open_sink(mine, columns)
         made.reach()
         return made
@@ -72,6 +82,19 @@ class Lake:
         if self.kind == "iceberg":
             return list(self.catalog.load_table("n.t").scan().to_arrow().to_pylist())
         return list(self._delta.to_pyarrow_table().to_pylist())
+
+    def files(self) -> int:
+        """How many data files the table has."""
+        if self.kind == "iceberg":
+            return len([*self.catalog.load_table("n.t").scan().plan_files()])
+        return len(self._delta.file_uris())
+
+    def compacted(self) -> bool:
+        """Whether files were put together in the way that such tables have for that."""
+        if self.kind == "iceberg":
+            snapshots = self.catalog.load_table("n.t").snapshots()
+            return "replace" in {s.summary.operation.value for s in snapshots if s.summary is not None}
+        return "OPTIMIZE" in {commit["operation"] for commit in self._delta.history()}
 
 
 @pytest.fixture(params=KINDS)
@@ -171,9 +194,84 @@ def test_a_null_where_the_table_takes_none(lake: Lake) -> None:
     required = pa.field("b", pa.string(), nullable=False)
     lake.make(pa.schema([("a", pa.int32()), required, ("v", pa.int64())]))
     sink = lake.sink(PAIR, primary_key="a")
-    with pytest.raises(SinkError, match='no value for the column "b"'):
+    with pytest.raises(RowsRefused) as error:
         deliver(sink, 1, (1, None, 1, 1))
+    assert 'no value for the column "b", which the table needs: insert of {"a":1,' in error.value.failure().message
     assert lake.rows() == []
+    sink = lake.sink(PAIR, primary_key="a", on_row_error="dead_letter", dead_letter_table="t")
+    with pytest.raises(RowsRefused) as error:
+        deliver(sink, 1, (1, None, 1, 1), (2, "b", 2, 1), (3, None, 3, 1), (4, None, 4, -1))
+    assert [(r.op, r.row) for r in error.value.refusals] == [
+        ("insert", '{"a":1,"b":null,"v":1}'), ("insert", '{"a":3,"b":null,"v":3}')
+    ]  # fmt: skip
+
+
+def test_a_row_that_is_refused_late_leaves_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The epoch is tried again and again: each attempt would leave the files of the rows before."""
+    monkeypatch.setattr(held_changes, "PIECE_BYTES", 500)
+    lake = Lake("iceberg", f"file://{tmp_path}", {}, tmp_path)
+    lake.make(pa.schema([pa.field("a", pa.int32()), pa.field("b", pa.string(), nullable=False)]))
+    sink = lake.sink(PAIR[:2], type="append-only")
+    rows = [
+        changes(PAIR[:2], *((i, None if i == 99 else "x", 1) for i in range(low, low + 20)))
+        for low in range(0, 100, 20)
+    ]
+    with pytest.raises(RowsRefused):
+        sink.write(SinkPosition("d", 0, 1, 0, "a"), chain.from_iterable(rows))
+    assert not list(tmp_path.rglob("*.parquet"))
+
+
+@pytest.mark.parametrize("kind", [{"primary_key": "a, b"}, {"type": "append-only"}])
+def test_small_files_are_put_together(lake: Lake, kind: dict[str, str]) -> None:
+    """By a commit of its own, which neither changes a row nor what has been delivered, and which others may outrun."""
+    sink = lake.sink(PAIR, **kind, compact_files="4")
+    for epoch in range(1, 10):
+        assert deliver(sink, epoch, (epoch, "x", epoch, 1)) == 1
+    assert sorted(row["a"] for row in lake.rows()) == [*range(1, 10)]
+    assert lake.files() < 4
+    assert deliver(sink, 9, (9, "x", 9, 1)) == 0, "it is there"
+    assert lake.compacted(), "who follows the table is told that no row has changed"
+
+
+def test_who_follows_the_table_reads_no_row_twice(lake: Lake) -> None:
+    """Files that are put together have rows of before: a source that takes nothing back passes over them."""
+    sink = lake.sink(PAIR, type="append-only", compact_files="3")
+    deliver(sink, 1, (1, "x", 1, 1))
+    made = {"connector": lake.kind, "append_only": "true", **lake.where()}
+    at: Offsets = {}
+    for epoch in range(2, 9):
+        deliver(sink, epoch, (epoch, "x", epoch, 1))
+        source, new = open_source(made, PAIR), Counter[int]()
+        while True:
+            bound = source.latest_offsets(at, Admission(), 0)
+            new.update(row[0] for row in rows_of(source, at, bound.offsets).elements())
+            at = bound.offsets
+            if not bound.behind:
+                break
+        assert new == Counter([1, 2] if epoch == 2 else [epoch])
+    assert lake.compacted()
+
+
+@pytest.mark.parametrize("least", ["1", "-1"])
+def test_too_few_files_to_put_together(lake: Lake, least: str) -> None:
+    with pytest.raises(InvalidParameter, match="compact_files"):
+        lake.sink(PAIR, primary_key="a", compact_files=least)
+
+
+@pytest.mark.parametrize("kind", [{"primary_key": "a, b"}, {"type": "append-only"}])
+def test_rows_that_break_a_constraint(tmp_path: Path, kind: dict[str, str]) -> None:
+    lake = Lake("deltalake", str(tmp_path), {}, tmp_path)
+    sink = lake.sink(PAIR, **kind, on_row_error="dead_letter", dead_letter_table="t")
+    lake._delta.alter.add_constraint({"positive": "v > 0"})
+    rows = [(i, str(i), 0 if i in (7, 150, 151) else i + 1, 1) for i in range(200)]
+    with pytest.raises(RowsRefused) as error:
+        deliver(sink, 1, *rows)
+    assert [(r.op, r.row) for r in error.value.refusals] == [
+        ("insert", json.dumps({"a": i, "b": str(i), "v": 0}, separators=(",", ":"))) for i in (7, 150, 151)
+    ]
+    assert error.value.refusals[0].error == "it breaks a constraint of the table: positive (v > 0)"
+    assert lake.rows() == []
+    assert deliver(sink, 1, *(row for row in rows if row[2])) == 197 == len(lake.rows())
 
 
 def test_a_table_that_is_not_there(lake: Lake) -> None:

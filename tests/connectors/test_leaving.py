@@ -18,8 +18,7 @@ from headrace.common import span, time_of_day
 from headrace.common.columns import Column, arrow_schema, arrow_type
 from headrace.common.jsonb import document
 from headrace.connectors import json_out
-from headrace.connectors.files import sink as file_sink
-from headrace.connectors.kafka.envelopes import Json, plain
+from headrace.connectors.kafka.envelopes import Json, changes, record
 from headrace.connectors.leaving import outside
 from headrace.connectors.postgres.rows import copied
 from headrace.connectors.sinks import SinkPosition, open_sink
@@ -67,7 +66,9 @@ def test_files(tmp_path: Path) -> None:
 
 
 def test_records_and_lines_of_copy() -> None:
-    (key, value), *_ = plain([leaving()], [c.name for c in COLUMNS], ["id", "j"], Json(["id", "j"]))
+    form = Json(["id", "j"])
+    change, *_ = changes("plain", [leaving()], [c.name for c in COLUMNS], ["id", "j"], form)
+    key, value = record("plain", change, form)
     assert key == b'{"id":1,"j":{"a": [1.50, "x"]}}' and value is not None and b'"t":"01:00:00"' in value
     (line, *_) = copied(leaving()).decode().splitlines()
     assert line == '"1","{""a"": [1.50, ""x""]}","1 year 2 mons 3 days 00:00:01.5","01:00:00","2"'
@@ -110,7 +111,7 @@ def test_a_file_that_is_there_has_its_name_on_the_disk(tmp_path: Path, monkeypat
         synced.append(handle)
         sync(handle)
 
-    monkeypatch.setattr(file_sink.os, "fsync", noted)
+    monkeypatch.setattr(os, "fsync", noted)
 
     def none() -> Iterator[pa.RecordBatch]:
         raise AssertionError("it is there")

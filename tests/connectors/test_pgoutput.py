@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import errno
 import random
 import struct
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pgoutput_by_row import Untold, changes
 
 from headrace.connectors.postgres.pgoutput import Decoder, Messages, RowEvents
-from headrace.errors import SourceError
+from headrace.connectors.postgres.unchanged import Told
+from headrace.errors import DiskFull, SourceError
 
 OURS, OTHER = 77, 78
 NAMES = ["a", "id", "b", "more"]
@@ -51,8 +54,10 @@ def begin() -> bytes:
     return b"B" + struct.pack("!qqi", 0, 0, 1)
 
 
-def decoded(messages: Sequence[tuple[int, bytes]], cuts: Sequence[int] = (), low: int = 0, high: int = 1 << 40) -> Any:
-    decoder = Decoder(OURS, ["id"], ["id", "a", "b"], low, high)
+def decoded(
+    messages: Sequence[tuple[int, bytes]], cuts: Sequence[int] = (), low: int = 0, high: int = 1 << 40, emptied: int = 0
+) -> Any:
+    decoder = Decoder(OURS, ["id"], ["id", "a", "b"], low, high, emptied)
     bounds = [0, *sorted(cuts), len(messages)]
     batches = (messages[start:stop] for start, stop in pairwise(bounds))
     found = decoder.changes(Messages(np.array([p for p, _ in b], np.int64), [d for _, d in b]) for b in batches)
@@ -61,6 +66,12 @@ def decoded(messages: Sequence[tuple[int, bytes]], cuts: Sequence[int] = (), low
 
 def plain(part: RowEvents) -> list[Any]:
     rows = [dict(zip(part.values, values)) for values in zip(*(a.to_pylist() for a in part.values.values()))]
+    for name, mask in part.unsaid.items():
+        for i in np.flatnonzero(mask):
+            assert rows[i][name] is None
+            rows[i][name] = ...
+    for i in [] if part.moved is None else np.flatnonzero(part.moved).tolist():
+        assert part.deletes[i - 1] and part.positions[i - 1] == part.positions[i]
     return [
         ("delete" if d else "upsert", p, r) for d, p, r in zip(part.deletes.tolist(), part.positions.tolist(), rows)
     ]
@@ -84,7 +95,7 @@ def history(random: random.Random, length: int) -> list[tuple[int, bytes]]:
             data.append(change(b"I", row(b"N", values())))
         elif kind == "U":
             before = [old()] if full or random.random() < 0.3 else []
-            data.append(change(b"U", *before, row(b"N", values(untold=full))))
+            data.append(change(b"U", *before, row(b"N", values(untold=True))))
         elif kind == "D":
             data.append(change(b"D", old()))
         elif kind == "x":
@@ -112,8 +123,10 @@ def test_all_histories_as_one_by_one(random: random.Random, length: int, low: in
 @pytest.mark.parametrize(
     ("told", "fails"),
     [
-        (change(b"U", row(b"N", ["x", "1", ..., None])), True),
-        (change(b"U", row(b"K", [None, "0", None, None]), row(b"N", ["x", "1", ..., None])), True),
+        (change(b"U", row(b"N", ["x", ..., "z", None])), True),
+        (change(b"U", row(b"K", [None, "0", None, None]), row(b"N", ["x", ..., "z", None])), False),
+        (change(b"U", row(b"N", ["x", "1", ..., None])), False),
+        (change(b"U", row(b"K", [None, "0", None, None]), row(b"N", ["x", "1", ..., None])), False),
         (change(b"U", row(b"O", ["y", "0", "z", None]), row(b"N", ["x", "1", ..., None])), False),
         (change(b"U", row(b"N", ["x", "1", "z", ...])), False),
     ],
@@ -127,12 +140,12 @@ def test_a_value_that_is_not_told(told: bytes, fails: bool) -> None:
         return
     with pytest.raises(Untold):
         list(changes(*args))
-    with pytest.raises(SourceError, match=r'does not say what "b" of public\.t is'):
+    with pytest.raises(SourceError, match=r'does not say what "id" of public\.t is'):
         decoded(messages)
 
 
 def test_whichever_is_wrong_first_is_told() -> None:
-    untold = change(b"U", row(b"N", ["x", "1", ..., None]))
+    untold = change(b"U", row(b"N", ["x", ..., "1", None]))
     truncated = b"T" + struct.pack("!IbI", 1, 0, OURS)
     renamed = relation(names=["id", "b"])
     for second, third, text in ((untold, truncated, "does not say"), (truncated, renamed, "truncated"),
@@ -140,12 +153,37 @@ def test_whichever_is_wrong_first_is_told() -> None:
         with pytest.raises(SourceError, match=text):
             decoded(list(enumerate([relation(), second, third, commit(5)])))
     with pytest.raises(SourceError, match="truncated"):
-        decoded(list(enumerate([relation(), truncated])))
+        decoded(list(enumerate([relation(), truncated, commit(5)])))
+    with pytest.raises(SourceError, match="truncated"):
+        decoded(list(enumerate([relation(), truncated, commit(5)])), cuts=[2])
+    assert decoded(list(enumerate([relation(), truncated, commit(5)])), cuts=[2], high=4) == []
     other = b"T" + struct.pack("!IbI", 1, 0, OTHER)
     assert decoded(list(enumerate([relation(), other, commit(5)]))) == []
+
+
+def test_what_a_truncation_has_outdated_is_not_told() -> None:
+    truncated = b"T" + struct.pack("!IbI", 1, 0, OURS)
+    untold = change(b"U", row(b"N", ["x", ..., "1", None]))
+    more = change(b"I", row(b"N", ["x", "1", None, None]))
+    messages = list(enumerate([relation(), more, untold, truncated, more, commit(6)]))
+    for cuts in ([], [3], [4], [1, 2, 3, 4, 5]):
+        assert [told[1] for told in decoded(messages, cuts, emptied=3)] == [4]
 
 
 def test_text_that_is_no_text() -> None:
     broken = change(b"I", b"N" + struct.pack("!H", 4) + b"t\0\0\0\1\xff" + b"t\0\0\0\0011nn")
     with pytest.raises(SourceError, match="not UTF-8"):
         decoded(list(enumerate([relation(), broken, commit(5)])))
+
+
+def test_a_full_disk_is_told_where_rows_are_kept() -> None:
+    told = Told()
+
+    class Full:
+        def write(self, _: object) -> int:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    told._file = cast(Any, Full())
+    with pytest.raises(DiskFull, match="what the log has told"):
+        told.add(pa.RecordBatch.from_pydict({"a": [1]}))
+    assert len(told) == 0

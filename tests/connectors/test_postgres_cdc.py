@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import itertools
+import random
 from collections.abc import Iterator
+from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from headrace.common.columns import Column
-from headrace.connectors.base import Admission, Binding, Offsets, Source
+from headrace.connectors.base import EMPTIED, PART, Admission, Binding, Offsets, ReadTask, Source
+from headrace.connectors.postgres import content_parts, fetching, unchanged
+from headrace.connectors.postgres.slot_table import SlotTable
+from headrace.connectors.postgres.tables import table_file
 from headrace.connectors.sources import open_source
 from headrace.errors import NotSupported, SourceError
 from postgres import NoPostgres, Postgres, cdc_options, postgres_server
@@ -50,7 +57,14 @@ class Followed:
 
     def read(self, from_: Offsets, to: Offsets) -> list[dict[str, Any]]:
         tasks = self.source.plan(from_, to, 4)
-        return [row for task in tasks for made in self.source.read(task) for row in made.batch.to_pylist()]
+        found: list[dict[str, Any]] = []
+        for task in tasks:
+            if EMPTIED not in task:
+                found += [row for made in self.source.read(task) for row in made.batch.to_pylist()]
+            elif task[PART][0] == 0:  # as a stage does, which has the rows
+                held = pa.RecordBatch.from_pydict({"id": pa.array(sorted(self.rows()), pa.int32())})
+                found += self.source.gone(held, task).batch.to_pylist()
+        return found
 
     def take(self, rows: int | None = None) -> int:
         """Bind, read twice, keep, commit."""
@@ -104,6 +118,43 @@ def test_what_happens_between_slot_and_content_counts_once(server: Postgres) -> 
     assert followed.rows() == followed.truth()
 
 
+def test_content_is_read_by_several_tasks(server: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(content_parts, "LEAST_BLOCKS", 2)
+    followed = Followed(server)
+    followed.run("INSERT INTO # SELECT i, repeat('x', 500) FROM generate_series(1, 300) AS g(i)")
+    first = followed.bind().offsets
+    assert not followed.source.whole(first)
+    tasks = followed.source.plan({}, first, 4)
+    assert len(tasks) == 4 and len(followed.source.plan({}, first, 100)) == first["blocks"] // 2
+
+    def ids(task: ReadTask) -> list[int]:
+        return [row["id"] for made in followed.source.read(task) for row in made.batch.to_pylist()]
+
+    assert sorted(i for task in tasks for i in ids(task)) == [*range(1, 301)]
+    followed.run("DELETE FROM # WHERE id <= 100", "INSERT INTO # VALUES (301, 'y')",
+                 "UPDATE # SET v = 'z' WHERE id = 300")  # fmt: skip
+    assert 301 in ids(tasks[3]), "behind the blocks that there were"
+    followed.run("VACUUM FULL #")
+    assert sorted(ids(tasks[3])) == [*range(101, 302)], "rows have moved: all"
+    followed.kept = {row["id"]: row for task in tasks for made in followed.source.read(task)
+                     for row in made.batch.to_pylist()}  # fmt: skip
+    followed.at = first
+    followed.source.acknowledge(first)
+    followed.take()
+    assert followed.rows() == followed.truth() and followed.source.whole(followed.at)
+
+
+def test_how_much_content_there_is_is_known_before_anybody_has_counted(server: Postgres) -> None:
+    followed = Followed(server)
+    followed.run("INSERT INTO # SELECT i, repeat('x', 100) FROM generate_series(1, 20000) AS g(i)")
+    rows = followed.bind().rows
+    assert rows is not None and 5_000 < rows < 80_000
+    followed.run("ANALYZE #")
+    with server.connect() as connection:
+        guessed = table_file(connection, followed.table).rows
+    assert 19_000 < guessed < 21_000
+
+
 def test_transactions_are_whole_and_in_order(server: Postgres) -> None:
     followed = Followed(server)
     followed.take()
@@ -132,9 +183,11 @@ def test_a_new_process_goes_on_where_the_last_has_committed(server: Postgres) ->
     followed.run("INSERT INTO # VALUES (3, 'c')")
     before = followed.at
     followed.at = lost.offsets
-    again = followed.bind()
+    assert followed.bind().offsets == lost.offsets, "first what is bound has to be taken in"
     assert [r["id"] for r in followed.read(before, lost.offsets)] == [2]
-    assert [r["id"] for r in followed.read(before, again.offsets)] == [2, 3]
+    followed.source.acknowledge(lost.offsets)
+    again = followed.bind()
+    assert [r["id"] for r in followed.read(lost.offsets, again.offsets)] == [3]
 
 
 def test_types(server: Postgres) -> None:
@@ -162,6 +215,185 @@ def test_types(server: Postgres) -> None:
     assert plain(2) == ["None"] * 9 and plain(4) == ["False", *["None"] * 8]
 
 
+ARRAYS = {
+    "i": ("int[]", "array<int>", "'{1,NULL,3}'", [1, None, 3]),
+    "s": ("text[]", "array<string>", "ARRAY['a,b', NULL, 'NULL', '\"\\', '']", ["a,b", None, "NULL", '"\\', ""]),
+    "g": ("int[][]", "array<array<int>>", "'{{1,2},{3,4}}'", [[1, 2], [3, 4]]),
+    "n": ("numeric(6,2)[]", "array<decimal(6,2)>", "'{1.5}'", [Decimal("1.50")]),
+    "b": ("bool[]", "array<boolean>", "'{t,f}'", [True, False]),
+    "y": ("bytea[]", "array<binary>", "ARRAY['\\x00ff'::bytea]", [b"\x00\xff"]),
+    "d": ("timestamp[]", "array<timestamp_ntz>", "ARRAY[timestamp '2024-02-29 01:02:03']",
+          [datetime(2024, 2, 29, 1, 2, 3)]),
+    "z": ("timestamptz[]", "array<timestamp>", "ARRAY[timestamptz '2024-02-29 01:02:03+01']",
+          [datetime(2024, 2, 29, 0, 2, 3, tzinfo=UTC)]),
+    "e": ("mood[]", "array<string>", "'{sad}'", ["sad"]),
+    "o": ("positive", "int", "5", 5),
+    "l": ("positives", "array<int>", "'{5}'", [5]),
+    "m": ("mood", "string", "'ok'", "ok"),
+    "r": ("int4range", "string", "'[1,3)'", "[1,3)"),
+    "c": ("pair", "string", "ROW(1,'x y')", '(1,"x y")'),
+    "x": ("xml", "string", "'<a/>'", "<a/>"),
+    "t": ("bit(3)", "string", "'101'", "101"),
+    "p": ("inet", "string", "'10.0.0.1/8'", "10.0.0.1/8"),
+    "q": ("box[]", "string", "'{(1,1),(0,0);(2,2),(1,1)}'", "{(1,1),(0,0);(2,2),(1,1)}"),
+    "u": ("money", "string", "12.5", "$12.50"),
+}  # fmt: skip
+"""Name -> type there, type here, value there, value here."""
+
+
+def test_types_that_are_arrays_domains_or_text(server: Postgres) -> None:
+    server.execute("CREATE TYPE mood AS ENUM ('sad', 'ok')", "CREATE DOMAIN positive AS int CHECK (VALUE > 0)",
+                   "CREATE DOMAIN positives AS int[]", "CREATE TYPE pair AS (a int, b text)")  # fmt: skip
+    followed = Followed(server, "id int PRIMARY KEY, " + ", ".join(f"{n} {k}" for n, (k, *_) in ARRAYS.items()))
+    inferred = SlotTable.infer_columns(followed.options)
+    assert {c.name: c.type for c in inferred} == {"id": "int"} | {n: kind for n, (_, kind, *_) in ARRAYS.items()}
+    followed.columns = [*inferred, *COLUMNS[2:]]
+    followed.source = followed.open()
+    followed.source.start_offsets()
+    values = ", ".join(value for _, _, value, _ in ARRAYS.values())
+    followed.run(f"INSERT INTO # VALUES (1, {values})")
+    followed.take()
+    followed.run(f"INSERT INTO # VALUES (2, {values})", "INSERT INTO # VALUES (3)")
+    followed.take()
+    for i in (1, 2):
+        assert {n: followed.kept[i][n] for n in ARRAYS} == {n: found for n, (*_, found) in ARRAYS.items()}
+    assert {followed.kept[3][n] for n in ARRAYS} == {None}
+
+
+@pytest.mark.parametrize(
+    ("column", "declared", "said"),
+    [
+        ("int[]", "int", "is an array of int4"),
+        ("int", "array<int>", "is no array: its type is int4"),
+        ("box[]", "array<string>", "no comma"),
+        ("int GENERATED ALWAYS AS (id + 1) STORED", "int", "is generated"),
+    ],
+)
+def test_columns_that_are_none_of_their_type_are_refused(
+    server: Postgres, column: str, declared: str, said: str
+) -> None:
+    followed = Followed(server, f"id int PRIMARY KEY, v {column}")
+    followed.columns = [COLUMNS[0], Column("v", declared), *COLUMNS[2:]]
+    with pytest.raises(SourceError, match=f'the column "v" of public.t.* {said}'):
+        followed.open().start_offsets()
+
+
+@pytest.mark.parametrize(
+    ("column", "declared", "value", "said"),
+    [
+        ("date", "date", "infinity", "not a date"),
+        ("timestamp", "timestamp_ntz", "-infinity", "not a timestamp"),
+        ("timestamptz", "timestamp", "infinity", "not a timestamp"),
+        ("date", "date", "0044-03-15 BC", "not a date"),
+        ("numeric", "decimal(38,10)", "NaN", "does not fit"),
+        ("int[]", "array<int>", "{{1},{2}}", "more dimensions"),
+        ("int[]", "array<int>", "[2:3]={1,2}", "not numbered from 1"),
+    ],
+)
+def test_values_that_have_no_counterpart_are_told(
+    server: Postgres, column: str, declared: str, value: str, said: str
+) -> None:
+    followed = Followed(server, f"id int PRIMARY KEY, v {column}")
+    followed.columns = [COLUMNS[0], Column("v", declared), *COLUMNS[2:]]
+    followed.source = followed.open(on_error="null")
+    followed.run(f"INSERT INTO # VALUES (1, '{value}'), (2, NULL)")
+    first = followed.bind()
+    failing = followed.open()
+    with pytest.raises(SourceError, match=rf"column v: .*{said}"):
+        [*failing.read(failing.plan({}, first.offsets, 1)[0])]
+    followed.take()
+    followed.run(f"INSERT INTO # VALUES (3, '{value}')")
+    followed.take()
+    assert followed.rows() == {1: None, 2: None, 3: None}
+
+
+class Wide(Followed):
+    """A table with values that are stored out of line, whose reader finds the rows that it holds."""
+
+    def __init__(self, server: Postgres) -> None:
+        super().__init__(server, "id int PRIMARY KEY, v text, w int, n text")
+        self.columns = [*COLUMNS[:2], Column("w", "int"), Column("n", "string"), *COLUMNS[2:]]
+        self.run(*(f"ALTER TABLE # ALTER {name} SET STORAGE EXTERNAL" for name in ("v", "n")))
+        self.source = self.open()
+
+    def open(self, **more: str) -> Source:
+        source = super().open(**more)
+        source.held = self.held
+        return source
+
+    def held(self, keys: pa.RecordBatch) -> pa.RecordBatch:
+        found = [self.kept[key] for key in keys.column("id").to_pylist() if key in self.kept]
+        # As where hashes are equal, and all rows are kept.
+        older = [row | {"v": None, "n": "of before", "_op": "upsert", "_at": -1} for row in found]
+        return pa.RecordBatch.from_pylist([*older, *found, *older], schema=self.source.schema)
+
+    def rows(self) -> dict[int, Any]:
+        return {i: (row["v"], row["w"], row["n"]) for i, row in self.kept.items() if row["_op"] != "delete"}
+
+    def truth(self) -> dict[int, Any]:
+        with self.server.connect() as connection:
+            rows = connection.execute(f"SELECT id, v, w, n FROM {self.table}").fetchall()
+        return {row[0]: row[1:] for row in rows}
+
+
+def test_values_that_are_left_out_are_what_they_were(server: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetching, "FETCH_ROWS", 5)
+    monkeypatch.setattr(unchanged, "FILLED_AT_ONCE", 2)
+    chance, followed, long = random.Random(5), Wide(server), itertools.count()
+
+    def value() -> str:
+        number = next(long)
+        return chance.choice(("NULL", f"'{number}'", f"repeat('{number} ', 2000)"))
+
+    def some(*kinds: str) -> str:
+        a, b = chance.sample(range(12), 2)
+        made = {
+            "insert": f"INSERT INTO # VALUES ({a}, {value()}, 0, {value()}) ON CONFLICT DO NOTHING",
+            "small": f"UPDATE # SET w = w + 1 WHERE id IN ({a}, {b})",
+            "all": "UPDATE # SET w = w + 1",
+            "large": f"UPDATE # SET v = {value()} WHERE id = {a}",
+            "key": f"UPDATE # SET id = {b} WHERE id = {a} AND NOT EXISTS (SELECT FROM # WHERE id = {b})",
+            "away": f"UPDATE # SET id = id + {b + 12} WHERE id = {a} AND NOT EXISTS (SELECT FROM # WHERE id > 11)",
+            "back": f"UPDATE # SET id = {a} WHERE id > 11 AND NOT EXISTS (SELECT FROM # WHERE id = {a})",
+            "delete": f"DELETE FROM # WHERE id = {a}",
+            "again": f"WITH gone AS (DELETE FROM # WHERE id = {a} RETURNING *) SELECT FROM gone; "
+                     f"INSERT INTO # VALUES ({a}, {value()}, 0, {value()}) ON CONFLICT DO NOTHING",
+            "truncate": "TRUNCATE #",
+        }  # fmt: skip
+        return made[chance.choice(kinds or (*[k for k in made if k != "truncate"],))]
+
+    followed.run(*(some("insert") for _ in range(10)))
+    first = followed.bind()
+    followed.run(*(some() for _ in range(20)))  # some of it is in the content, and rows are not that were deleted
+    followed.kept = {row["id"]: row for row in followed.read({}, first.offsets)}
+    followed.at = first.offsets
+    followed.source.acknowledge(first.offsets)
+    for round_ in range(25):
+        for _ in range(chance.randrange(1, 6)):
+            kinds = ("truncate", "insert") if round_ % 8 == 7 else ()
+            followed.run(f"BEGIN; {'; '.join(some(*kinds) for _ in range(chance.randrange(1, 8)))}; COMMIT")
+        followed.take(chance.choice((None, None, 3)))
+        if chance.random() < 0.3:
+            followed.source = followed.open()
+            followed.source.acknowledge(followed.at)
+    while followed.take():
+        pass
+    assert followed.rows() == followed.truth()
+
+
+def test_a_row_that_was_left_out_stays_so_where_nobody_knows_all_of_it(server: Postgres) -> None:
+    followed = Wide(server)
+    followed.columns = [followed.columns[0], Column("v", "int"), *followed.columns[2:]]
+    followed.source = followed.open(on_error="skip")
+    followed.run("INSERT INTO # VALUES (1, 'x', 1, repeat('long', 5000)), (2, '2', 1, repeat('long', 5000))")
+    followed.take()
+    followed.run("UPDATE # SET w = 2")
+    followed.take()
+    followed.run("UPDATE # SET w = 3, v = '1' WHERE id = 1", "UPDATE # SET w = 3 WHERE id = 2")
+    assert followed.take() == 1
+    assert followed.rows() == {2: (2, 3, "long" * 5000)}
+
+
 def test_values_out_of_line(server: Postgres) -> None:
     followed = Followed(server, "id int PRIMARY KEY, v text, w int")
     followed.run("ALTER TABLE # ALTER v SET STORAGE EXTERNAL", "INSERT INTO # VALUES (1, repeat('long', 5000), 1)")
@@ -178,12 +410,43 @@ def test_values_out_of_line(server: Postgres) -> None:
     assert whole.rows() == whole.truth()
 
 
-def test_what_cannot_be_followed_is_told(server: Postgres) -> None:
+def test_truncations(server: Postgres) -> None:
     followed = Followed(server)
+    followed.run("INSERT INTO # VALUES (1, 'a'), (2, 'b')")
+    first = followed.bind()
+    followed.run("TRUNCATE #", "INSERT INTO # VALUES (2, 'c'), (3, 'd')")
+    found = followed.read({}, first.offsets)
+    assert sorted(row["id"] for row in found) == [2, 3], "the content is read behind the truncation"
+    followed.kept, followed.at = {row["id"]: row for row in found}, first.offsets
+    followed.source.acknowledge(followed.at)
     followed.take()
-    followed.run("INSERT INTO # VALUES (1, 'a')", "TRUNCATE #")
-    with pytest.raises(SourceError, match="was truncated"):
-        followed.take()
+    assert followed.rows() == followed.truth() == {2: "c", 3: "d"}
+    followed.run("INSERT INTO # VALUES (4, 'e')", "TRUNCATE # RESTART IDENTITY CASCADE")
+    followed.take()
+    assert followed.rows() == {}
+    with server.connect(autocommit=False) as c:
+        c.execute(f"INSERT INTO {followed.table} VALUES (5, 'x'), (6, 'x')")
+        c.execute("SAVEPOINT s")
+        c.execute(f"TRUNCATE {followed.table}")
+        c.execute("ROLLBACK TO s")
+        c.commit()
+    followed.take()
+    assert followed.rows() == followed.truth() == {5: "x", 6: "x"}
+    with server.connect(autocommit=False) as c:
+        c.execute(f"INSERT INTO {followed.table} VALUES (7, 'y')")
+        c.execute(f"TRUNCATE {followed.table}")
+        c.execute(f"INSERT INTO {followed.table} VALUES (6, 'z')")
+        c.commit()
+    followed.take(rows=1)
+    assert followed.rows() == followed.truth() == {6: "z"}
+    before = followed.at
+    followed.run("INSERT INTO # VALUES (8, 'a')")
+    followed.take()
+    assert followed.at[EMPTIED] == before[EMPTIED] and not any(EMPTIED in t for t in followed.source.plan(
+        before, followed.at, 4)), "each truncation is taken in once"  # fmt: skip
+
+
+def test_what_cannot_be_followed_is_told(server: Postgres) -> None:
     renamed = Followed(server)
     renamed.take()
     renamed.run("ALTER TABLE # RENAME v TO w", "INSERT INTO # VALUES (1, 'a')")
@@ -201,6 +464,47 @@ def test_what_cannot_be_followed_is_told(server: Postgres) -> None:
     with server.connect() as connection:
         left = connection.execute("SELECT slot_name FROM pg_replication_slots UNION SELECT pubname FROM pg_publication")
         assert (stolen.options["slot.name"],) not in left.fetchall()
+
+
+def test_columns_that_change_there_are_told(server: Postgres) -> None:
+    followed = Followed(server, "id int PRIMARY KEY, v varchar(5), other int, total int GENERATED ALWAYS AS (2) STORED")
+    followed.run("ALTER TABLE # ADD gone int", "ALTER TABLE # DROP gone")
+    followed.take()
+    followed.run("ALTER TABLE # ADD more text", "ALTER TABLE # ADD twice int GENERATED ALWAYS AS (id * 2) STORED",
+                 "ALTER TABLE # ALTER v TYPE varchar(9)", "INSERT INTO # VALUES (1, 'a')")  # fmt: skip
+    followed.take()
+    assert followed.rows() == followed.truth() and followed.bind().added == ("more",)
+    followed.run("ALTER TABLE # DROP other", "ALTER TABLE # ALTER v TYPE text")
+    assert followed.bind().added == ("more",), "what is not declared here does not matter"
+    followed.run("ALTER TABLE # ALTER v TYPE bytea USING v::bytea")
+    with pytest.raises(SourceError, match=r'"v" of public.t.* in PostgreSQL is of another type') as told:
+        followed.bind()
+    assert "create it again" in str(told.value.hint)
+    followed.at = {name: value for name, value in followed.at.items() if name != "columns"}  # one of before
+    assert followed.bind().added == ()
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "alike"),
+    [
+        ("int", "bigint", True), ("bigint", "smallint", True), ("int", "numeric", False), ("text", "varchar(3)", True),
+        ("numeric(10,2)", "numeric(12,2)", True), ("numeric(10,2)", "numeric(12,1)", False),
+        ("numeric", "numeric(12,1)", False), ("numeric(12,1)", "numeric", True), ("numeric(5,1)", "text", True),
+        ("float4", "float8", False), ("timestamptz", "timestamp", False), ("char(5)", "text", False),
+        ("boolean", "text", False), ("int[]", "bigint[]", False), ("timestamp(3)", "timestamp(0)", False),
+    ],
+)  # fmt: skip
+def test_types_as_which_values_are_written_as_before(server: Postgres, before: str, now: str, alike: bool) -> None:
+    followed = Followed(server, f"id int PRIMARY KEY, v {before}")
+    followed.columns = [COLUMNS[0], Column("v", "array<int>" if "[]" in before else "string"), *COLUMNS[2:]]
+    followed.source = followed.open()
+    followed.take()
+    followed.run(f"ALTER TABLE # ALTER v TYPE {now} USING v::{now}")
+    if alike:
+        followed.bind()
+        return
+    with pytest.raises(SourceError, match="of another type"):
+        followed.bind()
 
 
 def test_another_table_of_the_name_is_told(server: Postgres) -> None:
@@ -257,6 +561,22 @@ def test_what_is_no_key_there_is_refused(server: Postgres, columns: str, more: s
         followed.run(more)
     with pytest.raises(SourceError, match=r"\(id\) is no key of the table"):
         followed.source.claim()
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ("PARTITION BY RANGE (id)", "is partitioned, and what is done to a partition as a whole is not told"),
+        ("; CREATE TABLE child# () INHERITS (#)", "other tables inherit from"),
+    ],
+)
+def test_tables_with_rows_of_others_are_refused(server: Postgres, more: str, said: str) -> None:
+    followed = Followed(server)
+    followed.run("DROP TABLE #", f"CREATE TABLE # (id int PRIMARY KEY, v text) {more}",
+                 "CREATE PUBLICATION of_# FOR TABLE # WITH (publish_via_partition_root = true)")  # fmt: skip
+    with pytest.raises(SourceError, match=said):
+        followed.open(**{"publication.name": f"of_{followed.table}"}).claim()
+    followed.run("DROP PUBLICATION of_#")
 
 
 def test_keys_that_are_taken(server: Postgres) -> None:

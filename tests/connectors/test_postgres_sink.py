@@ -46,6 +46,27 @@ def test_columns_beside_the_key_of_an_index_do_not_count(postgres: Postgres) -> 
         assert c.execute("SELECT * FROM beside").fetchall() == [(1, "a")]
 
 
+def test_rows_that_are_only_added(postgres: Postgres) -> None:
+    """They are taken as they are, also into the place of others, unless their key does not tell them apart."""
+    postgres.execute("CREATE TABLE grown (id int UNIQUE, v text); INSERT INTO grown VALUES (1, 'old'), (3, 'kept')")
+    made = sink(postgres, "grown", "id", "v")
+    made.reach()
+    assert made.write(SinkPosition("grown", 0, 10, 0, "a"), iter([batch(["id", "v"], (1, "a", 1), (2, "b", 1))])) == 2
+    twice: list[list[tuple[int | None, str, int]]] = [
+        [(4, "x", 1), (4, "y", 1)], [(5, "x", 2)], [(None, "x", 1), (7, "x", 1)], [(6, "x", 1), (6, "x", 1)],
+    ]  # fmt: skip
+    for rows in twice:
+        with pytest.raises(SinkError, match="does not tell the rows of the sink apart"):
+            made.write(SinkPosition("grown", 10, 20, 0, "a"), iter([batch(["id", "v"], *rows)]))
+    with postgres.connect() as c:
+        assert c.execute("SELECT * FROM grown ORDER BY 1").fetchall() == [(1, "a"), (2, "b"), (3, "kept")]
+    postgres.execute("CREATE TABLE keys (id int PRIMARY KEY)")
+    only = sink(postgres, "keys", "id")
+    only.reach()
+    with pytest.raises(SinkError, match="does not tell the rows of the sink apart"):
+        only.write(SinkPosition("keys", 0, 10, 0, "a"), iter([batch(["id"], (1, 1), (1, 1))]))
+
+
 def test_names_with_signs(postgres: Postgres) -> None:
     postgres.execute('CREATE SCHEMA "100%s"', 'CREATE TABLE "100%s".signs ("at.t.id" int PRIMARY KEY, "v%" text)')
     found = sink(postgres, "signs", "at.t.id", "v%", schema="100%s")

@@ -6,7 +6,7 @@ import struct
 
 import numpy as np
 
-from headrace.connectors.base import FollowingTable, Offsets
+from headrace.connectors.base import EMPTIED, FollowingTable, Offsets
 from headrace.connectors.postgres.pgoutput import Decoder
 from headrace.connectors.postgres.slot_sharing import CAUGHT_UP, LSN, TABLE, Joining, SharedTables, Transactions
 from headrace.connectors.postgres.stretch import Collector, Recent, Stretch
@@ -121,7 +121,11 @@ def test_tables_are_bound_together_and_only_where_there_is_something() -> None:
     tables = {1: follower(bound(5, ANN), bound(5, ANN)), 2: follower(bound(25, 99), bound(25, 99)),
               3: follower({}, None), 4: follower(bound(15, BOB, False), bound(15, BOB, False))}  # fmt: skip
     made = SharedTables(tables, {}, {}).bindings(stretch())
-    assert {n: b.offsets for n, b in made.items()} == {1: bound(60, ANN)} and made[1].rows == 3
+    assert {n: b.offsets for n, b in made.items()} == {1: bound(60, ANN) | {EMPTIED: 41}} and made[1].rows == 3
     assert 4 not in SharedTables(tables, {}, {4: 61}).bindings(stretch()), "its content may have what lies behind that"
     made = SharedTables(tables, {}, {4: 60}).bindings(stretch())
-    assert made[4].offsets == bound(60, BOB) and made[4].rows == 2
+    assert made[4].offsets == bound(60, BOB) | {EMPTIED: 41} and made[4].rows == 2
+    later = {1: follower(bound(50, ANN) | {EMPTIED: 41}, None)}
+    made = SharedTables(later, {}, {}).bindings(stretch([*LOG, *commit(59)]))
+    assert made[1].offsets == bound(60, ANN) | {EMPTIED: 41}, "of what was truncated before it is still known"
+    assert stretch(end=45).emptied(ANN, 0) == 0, "not before the transaction has ended"

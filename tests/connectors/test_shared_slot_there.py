@@ -11,6 +11,7 @@ from headrace.common.columns import Column
 from headrace.connectors.base import SHARED_BY, Admission, FollowingTable, Offsets
 from headrace.connectors.postgres.slot import PostgresSlot
 from headrace.connectors.postgres.slot_table import SlotTable
+from headrace.connectors.postgres.slots import end_of_log, is_written
 from headrace.errors import SourceError
 from postgres import HOST, Postgres
 
@@ -37,6 +38,7 @@ class Follow:
         self.after: Offsets = {}
         self.bound: dict[str, Offsets] = {}
         self.rows: dict[str, set[int]] = {}
+        self.added: dict[str, tuple[str, ...]] = {}
 
     def table(self, name: str) -> SlotTable:
         return SlotTable(self.of(name), COLUMNS)
@@ -53,11 +55,11 @@ class Follow:
         for _ in range(times):
             found = self.source.latest_together(
                 self.after,
-                {i: FollowingTable(self.of(n), ("id",), self.bound[n], self.bound[n] or None)
+                {i: FollowingTable(self.of(n), ("id",), self.bound[n], self.bound[n] or None, ("id", "v"))
                  for i, n in enumerate(names)},
                 Admission(1_000_000),
             )  # fmt: skip
-            self.after = found.offsets
+            self.after, self.added = found.offsets, {names[i]: more for i, more in found.added.items() if more}
             for i, binding in found.tables.items():
                 name, source = names[i], self.table(names[i])
                 for task in source.plan(self.bound[name], binding.offsets, 1):
@@ -117,3 +119,42 @@ def test_a_table_with_children_is_refused(logical: Postgres) -> None:
         f.table("a").claim()
     f.table("kid").claim()
     f.source.discard()
+
+
+def test_columns_that_change_there_are_told(logical: Postgres) -> None:
+    f = Follow(logical, "a", "b")
+    for name in ("a", "b"):
+        f.table(name).claim()
+        f.add(name)
+    f.tick(5)
+    assert f.added == {}
+    f.there.execute("ALTER TABLE b ADD more text DEFAULT 'x'", "ALTER TABLE a ALTER v TYPE int",
+                    "INSERT INTO a VALUES (1, 1)")  # fmt: skip
+    f.tick(3)
+    assert f.added == {"b": ("more",)} and f.rows["a"] == {1}
+    f.there.execute("ALTER TABLE b DROP more", "ALTER TABLE b DROP v", "ALTER TABLE b ADD v bigint")
+    with pytest.raises(SourceError, match=r'column "v" of public.b in PostgreSQL was dropped and added again'):
+        f.tick(2)
+    f.source.discard()
+
+
+def test_a_log_that_ends_with_a_page_is_not_waited_for(logical: Postgres) -> None:
+    """The next record's place is behind a header that nobody writes before there is a next record."""
+    full = 0
+    with logical.connect() as c:
+        for further in range(64):
+            room = c.execute("SELECT 8192 - (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::bigint % 8192").fetchone()[0]
+            c.execute("SELECT pg_logical_emit_message(true, 'x', repeat('y', %s))", [max(1, room - 60 - further)])
+            end, written = c.execute("SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn, "
+                                     "pg_current_wal_flush_lsn() - '0/0'::pg_lsn").fetchone()  # fmt: skip
+            full += end > written
+            assert end_of_log(c) in (end, written)
+    assert full
+
+
+def test_what_of_the_log_is_written() -> None:
+    page = 8192
+    assert is_written(5 * page + 24, 5 * page, page) and is_written(5 * page + 40, 5 * page, page)
+    assert is_written(5 * page, 5 * page, page) and is_written(5 * page, 6 * page, page)
+    assert not is_written(5 * page + 48, 5 * page, page), "a record of the page is missing"
+    assert not is_written(5 * page + 24, 5 * page - 8, page) and not is_written(1024 + 40, 1024, page)

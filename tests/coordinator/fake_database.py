@@ -21,8 +21,8 @@ from headrace.common.columns import Column, arrow_schema
 from headrace.config import Settings
 from headrace.connectors.sources import open_source
 from headrace.coordinator import Coordinator, TableChange
+from headrace.dataflow.epoch_result import EpochResult
 from headrace.dataflow.params import EpochParams
-from headrace.dataflow.runner import EpochResult
 from headrace.plan.tree import Sharable
 from headrace.plan.watermark_rules import NO_EVENT_TIME, EventTime
 from headrace.state.arrangement import Arrangement

@@ -31,8 +31,9 @@ class Database:
 
     def __init__(
         self, spark: SparkSession, folder: Path, planner: Planner | None = None, plans: PlanFiles | None = None,
-        **settings: Any,
+        *, before_spark: bool = False, **settings: Any,
     ):  # fmt: skip
+        """With `before_spark` it begins as if none had started: `spark_comes` brings it."""
         self.settings = Settings(
             data_dir=folder, barrier_interval_ms=100, run_fsync=False, catalog_commit_sync=False, parallelism=2,
             **settings,
@@ -40,7 +41,14 @@ class Database:
         self.catalog = Catalog.open(self.settings.catalog_location, full_sync=False)
         self.planner = planner or Planner(spark)
         self.c = Coordinator(self.settings, self.catalog, self.planner, plans=plans)
+        self._spark = spark
+        if before_spark:
+            self.c.expect_spark()
         self.c.start()
+
+    def spark_comes(self) -> None:
+        """It has started."""
+        self.c.renew(lambda: self.planner.renew(self._spark))
 
     def close(self) -> None:
         self.c.stop()

@@ -17,8 +17,8 @@ from headrace.common.faults import arm, disarm_all
 from headrace.coordinator.decide.machine import MAX_ROUNDS
 from headrace.coordinator.run.capacity import PATIENCE_S, FairSlots
 from headrace.coordinator.run.live_state import Job
+from headrace.dataflow.epoch_result import EpochResult
 from headrace.dataflow.params import EpochParams
-from headrace.dataflow.runner import EpochResult
 from headrace.errors import (
     DependentObjectsExist,
     DivisionByZero,

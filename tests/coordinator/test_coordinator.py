@@ -12,10 +12,12 @@ from fake_database import Database, FakePlan, FakeRunner, rows
 from headrace.catalog.catalog import Catalog
 from headrace.common.clock import ManualClock
 from headrace.common.faults import arm, disarm_all, passages
+from headrace.config import Settings
 from headrace.coordinator import TableChange
+from headrace.coordinator.decide.view_options import Cadence, cadence
 from headrace.coordinator.reads import ReadOptions
+from headrace.dataflow.epoch_result import EpochResult
 from headrace.dataflow.params import EpochParams
-from headrace.dataflow.runner import EpochResult
 from headrace.errors import (
     CorruptObject,
     DependentObjectsExist,
@@ -547,6 +549,15 @@ def test_a_cadence_of_its_own(tmp_path: Path) -> None:
         assert db.status(v).epochs == 3 and db.read(v) == [[1, 2, 3, 4, 5]]
     finally:
         db.close()
+
+
+def test_every_so_many_checkpoints(tmp_path: Path) -> None:
+    """The same, told in checkpoints: of the setting's interval, or of ticks."""
+    base = {"commit_checkpoint_interval": "60"}
+    for interval_ms, wanted in ((0, 60_000), (2000, 120_000)):
+        settings = Settings(data_dir=tmp_path, barrier_interval_ms=1000, checkpoint_interval_ms=interval_ms)
+        assert cadence(settings, [base]) == Cadence(wanted, wanted)
+        assert cadence(settings, [base, {}]).checkpoint_ms == interval_ms, "the smallest one of a group"
 
 
 def test_everything_at_once(tmp_path: Path) -> None:

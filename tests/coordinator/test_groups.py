@@ -18,8 +18,8 @@ from headrace.common.clock import ManualClock
 from headrace.common.faults import arm, disarm_all
 from headrace.coordinator.decide.membership import GroupPlace, Move
 from headrace.coordinator.run.lane_failures import Failures
+from headrace.dataflow.epoch_result import EpochResult
 from headrace.dataflow.params import EpochParams
-from headrace.dataflow.runner import EpochResult
 from headrace.errors import (
     CorruptObject,
     DivisionByZero,

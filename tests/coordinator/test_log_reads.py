@@ -26,8 +26,8 @@ from headrace.coordinator.decide.machine import next_epoch
 from headrace.coordinator.decide.work import next_work
 from headrace.coordinator.observe.epoch_history import EdgeReads
 from headrace.coordinator.run.attempt import reads_of
+from headrace.dataflow.epoch_result import EpochResult
 from headrace.dataflow.params import EpochParams
-from headrace.dataflow.runner import EpochResult
 from support import WAIT_S
 
 

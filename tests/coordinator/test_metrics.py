@@ -15,7 +15,7 @@ from headrace.coordinator.run import start_times
 from headrace.coordinator.run.live_state import Metrics
 from headrace.coordinator.upkeep.compaction import MergeCounts
 from headrace.coordinator.upkeep.vacuum import VacuumCounts
-from headrace.dataflow.runner import EpochResult
+from headrace.dataflow.epoch_result import EpochResult
 from headrace.state.iopool import GAUGES, IoMetrics
 from headrace.state.memory import MemoryUse
 from support import WAIT_S

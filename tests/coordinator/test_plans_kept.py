@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,8 @@ import headrace
 from headrace.catalog.contents import FunctionContent, IndexContent, ViewContent
 from headrace.catalog.edits import Put
 from headrace.coordinator.ddl.lasting import identity_of
-from headrace.dataflow.kept_plans import Kept, Outline, PlanFiles, programs
-from headrace.errors import JobFailed
+from headrace.dataflow.kept_plans import Kept, LastingPlan, Outline, PlanFiles, programs
+from headrace.errors import NotPlannable, UndefinedObject, UndefinedTable
 from headrace.plan.planner import Planner, ViewPlan
 from headrace.plan.watermark_rules import NO_EVENT_TIME
 from support import WAIT_S, eventually
@@ -29,9 +30,10 @@ from support import WAIT_S, eventually
 class Database(OnSpark):
     """One that keeps plans, and knows how many views it has planned."""
 
-    def __init__(self, spark: SparkSession, folder: Path, programs: str):
-        self.counting = Counting(spark)
-        super().__init__(spark, folder, self.counting, PlanFiles(folder / "plans", programs))
+    def __init__(self, spark: SparkSession, folder: Path, programs: str, before_spark: bool):
+        self.counting = Counting(None if before_spark else spark)
+        files = PlanFiles(folder / "plans", lambda: programs)
+        super().__init__(spark, folder, self.counting, files, before_spark=before_spark)
 
 
 class Counting(Planner):
@@ -46,8 +48,10 @@ class Counting(Planner):
 
 
 @contextmanager
-def opened(spark: SparkSession, folder: Path, programs: str = "these") -> Iterator[Database]:
-    db = Database(spark, folder, programs)
+def opened(
+    spark: SparkSession, folder: Path, programs: str = "these", *, before_spark: bool = False
+) -> Iterator[Database]:
+    db = Database(spark, folder, programs, before_spark)
     try:
         yield db
     finally:
@@ -78,6 +82,11 @@ def ids(db: Database) -> list[int]:
     return sorted(j.id for j in db.c.jobs())
 
 
+def named(db: Database) -> dict[str, int]:
+    """Its relations."""
+    return {o.name: o.id for o in db.catalog.state.objects.values()}
+
+
 def check_goes_on(db: Database) -> None:
     """Whatever its views were planned by, they are what their queries say."""
     state = db.catalog.state
@@ -103,6 +112,94 @@ def test_a_restart_plans_nothing_that_was_kept(spark: SparkSession, folder: Path
         check_goes_on(db)
         assert db.counting.planned == 0
         assert {j.status for j in db.c.jobs()} == {"running"}
+
+
+def test_views_go_on_before_there_is_a_spark(spark: SparkSession, folder: Path) -> None:
+    """And after it has come, from where they are then."""
+    with opened(spark, folder, before_spark=True) as db:
+        check_goes_on(db)
+        assert {j.status for j in db.c.jobs()} == {"running"} and db.c.runs_all()
+        db.spark_comes()
+        check_goes_on(db)
+        assert db.counting.planned == 0
+        assert {j.failures for j in db.c.jobs()} == {0}
+    with opened(spark, folder) as db:
+        check_goes_on(db)
+
+
+def test_what_cannot_be_done_without_spark_waits_for_it(spark: SparkSession, folder: Path) -> None:
+    """Rows of both sides of the join are brought together by a shuffle. It is no failure, and holds up nobody else."""
+    with opened(spark, folder, before_spark=True) as db:
+        accounts, log = (tables[n] for tables in [named(db)] for n in ("accounts", "log"))
+        sums, joined = ids(db)
+        eventually(db.c.runs_all, "kept plans to be taken up")
+        db.c.alter_job(joined, paused=True)
+        db.write(log, [("ann", 9)])
+        db.write(accounts, [(7, "ann", 1)])
+        db.c.flush(WAIT_S)
+        db.c.alter_job(joined, paused=False)
+        eventually(lambda: not db.c.runs_all(), "the join to wait for Spark")
+        db.write(accounts, [(8, "ann", 1)])
+        eventually(lambda: db.read(sums)[0]["ann", 104], "the sums to go on")
+        db.spark_comes()
+        db.c.flush(WAIT_S)
+        assert db.read(joined)[0] == Counter({("ann", 104, 3): 1, ("ann", 104, 9): 1, ("bob", 51, 4): 1})
+        assert {j.failures for j in db.c.jobs()} == {0}
+
+
+def test_what_is_dropped_while_kept_plans_are_taken_up_holds_up_nothing(
+    spark: SparkSession, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(spark, folder, "others", before_spark=True) as db:  # nothing of it is taken up by itself
+        eventually(lambda: not _takes_up(), "kept plans to be looked at")
+        planning = db.c._parts.planning
+        sums, joined = ids(db)
+        looked = planning._kept_of
+
+        def dropping(job: Any) -> Kept | None:
+            with suppress(UndefinedObject, UndefinedTable):
+                db.c.drop([joined, sums])
+            return looked(job)
+
+        monkeypatch.setattr(planning, "_kept_of", dropping)
+        planning.take_kept()
+        assert db.c.jobs() == [] and db.c.runs_all()
+        db.c.flush(WAIT_S)
+
+
+@pytest.mark.parametrize("programs", ["these", "others"])
+def test_what_may_be_outdated_is_not_used_before_spark(spark: SparkSession, folder: Path, programs: str) -> None:
+    if programs == "these":
+        for path in (folder / "plans").iterdir():
+            path.write_bytes(path.read_bytes()[:-9] + b"x" * 9)
+    with opened(spark, folder, programs, before_spark=True) as db:
+        db.write(named(db)["accounts"], [(7, "ann", 1)])
+        eventually(lambda: not _takes_up(), "kept plans to be looked at")
+        assert {j.status for j in db.c.jobs()} == {"starting"} and not db.c.runs_all()
+        db.spark_comes()
+        check_goes_on(db)
+        assert db.counting.planned == 2
+
+
+def _takes_up() -> bool:
+    return any(thread.name == "headrace-kept plans" for thread in threading.enumerate())
+
+
+def test_spark_that_comes_while_an_epoch_runs_runs_it_again(
+    spark: SparkSession, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was begun without it commits nothing, and is nobody's failure."""
+    monkeypatch.setenv("HEADRACE_FAULTS", "task.before_upload=hang")
+    with opened(spark, folder, before_spark=True) as db:
+        graph = db.c._core.live.graph
+        sums, _ = ids(db)
+        db.write(named(db)["accounts"], [(7, "ann", 1)])
+        eventually(lambda: graph.jobs[sums].activity.attempt, "an epoch to run")
+        monkeypatch.setenv("HEADRACE_FAULTS", "")
+        db.spark_comes()
+        db.c.flush(WAIT_S)
+        assert db.read(sums)[0] == Counter({("ann", 103): 1, ("bob", 51): 1})
+        assert {j.failures for j in db.c.jobs()} == {0}
 
 
 def test_other_programs_plan_anew(spark: SparkSession, folder: Path) -> None:
@@ -150,11 +247,44 @@ def test_a_plan_that_is_made_late_and_is_another_one_runs_nothing(
     with opened(spark, folder) as db:
         monkeypatch.setattr(Counting, "otherwise", staticmethod(other))
         runner: Any = db.c._core.live.graph.jobs[ids(db)[0]].runner
-        with pytest.raises(JobFailed, match="is not the one that its state was made by"):
+        with pytest.raises(NotPlannable, match="is not the one that its state was made by"):
             runner.prepare(2, None)
     with opened(spark, folder) as db:
         db.c.flush(WAIT_S)
         assert [j.status for j in db.c.jobs()] == ["quarantined", "running"]
+
+
+def test_a_plan_that_is_made_late_and_is_another_one_stops_its_view_alone(
+    spark: SparkSession, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others of its checkpoint group go on at once, also those that ran as one Spark job with it."""
+    with opened(spark, folder) as db:
+        sums, log = ids(db)[0], next(o.id for o in db.catalog.state.objects.values() if o.name == "log")
+        words = db.view("words", f"SELECT word, count(*) AS n FROM r{log} GROUP BY word")
+        for view in (sums, words):
+            db.c.alter_job(view, options={"checkpoint_group": "g"})
+        graph = db.c._core.live.graph
+        eventually(lambda: all(graph.jobs[i].joined for i in (sums, words)), "both to move in step")
+        db.c.flush(WAIT_S)
+    with opened(spark, folder) as db:
+        accounts = next(o.id for o in db.catalog.state.objects.values() if o.name == "accounts")
+        monkeypatch.setattr(LastingPlan, "stages", lambda self, form: None)  # as if no epoch had had this form before
+        monkeypatch.setattr(
+            Counting, "otherwise", staticmethod(lambda plan: other(plan) if plan.upstreams == (accounts,) else plan)
+        )
+        db.c.flush(WAIT_S)
+        before = db.read(sums)
+        db.write(accounts, [(7, "eve", 5)])
+        db.write(log, [("eve", 5)])
+        db.c.flush(WAIT_S)
+        found = {j.id: j.status for j in db.c.jobs()}
+        assert (found[sums], found[words]) == ("quarantined", "running")
+        assert db.read(sums) == before and db.read(words)[0]["eve", 1] == 1
+    monkeypatch.undo()
+    with opened(spark, folder) as db:  # which plans it as before: it takes in what it has missed
+        db.c.flush(WAIT_S)
+        assert {j.status for j in db.c.jobs()} == {"running"}
+        assert db.read(sums)[0]["eve", 6] == 1
 
 
 def test_what_is_dropped_is_not_kept(spark: SparkSession, folder: Path) -> None:
@@ -235,6 +365,21 @@ def test_programs_are_known_by_their_files(tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(FileNotFoundError):
         programs({})
     kept = Kept(Outline({}, (), NO_EVENT_TIME, False, frozenset(), frozenset(), frozenset()), {})
-    files = PlanFiles(tmp_path / "plans", before)
-    files.keep(1, "x", kept)
-    assert files.find(1, "x") == kept and files.find(1, "y") is None and files.find(2, "x") is None
+    files = PlanFiles(tmp_path / "plans", lambda: before)
+    files.keep(1, "x", "p", kept)
+    assert files.find(1, "x", "p") == files.find(1, "x", None) == kept
+    assert [files.find(1, "y", "p"), files.find(1, "y", None), files.find(1, "x", "q"), files.find(2, "x", "p")] == [
+        None
+    ] * 4
+
+
+def test_programs_are_known_by_what_gives_spark_properties(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans are used before there is a Spark that could tell them."""
+    before = programs({})
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    moved = programs({})
+    (tmp_path / "spark-defaults.conf").write_text("spark.sql.ansi.enabled false")
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "")
+    told = programs({})
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "--conf spark.sql.x=1 pyspark-shell")
+    assert len({before, moved, told, programs({})}) == 4

@@ -17,9 +17,9 @@ from headrace.common.clock import ManualClock
 from headrace.common.faults import disarm_all
 from headrace.coordinator.observe.progress import MOST_TASKS, ProgressBook
 from headrace.coordinator.observe.progress_server import MOST_LINE, ProgressServer
+from headrace.dataflow.epoch_result import EpochResult
 from headrace.dataflow.operators.task_progress import Reports
 from headrace.dataflow.params import EpochParams
-from headrace.dataflow.runner import EpochResult
 from headrace.errors import DivisionByZero, JobFailed
 from support import eventually
 

@@ -19,8 +19,8 @@ from headrace.coordinator.decide.machine import align_for_reads
 from headrace.coordinator.decide.query_epochs import Floors
 from headrace.coordinator.reads import ReadOptions, Snapshot
 from headrace.coordinator.run import ticker
+from headrace.dataflow.epoch_result import EpochResult
 from headrace.dataflow.params import EpochParams
-from headrace.dataflow.runner import EpochResult
 from headrace.errors import DivisionByZero, QueryCanceled, SnapshotUnavailable, UndefinedTable
 from support import WAIT_S
 

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from fake_database import Database
 
+from headrace.common.clock import ManualClock
 from headrace.coordinator.decide.job import PlanFacts
-from headrace.coordinator.run.application import PLANNING_TRIES
+from headrace.coordinator.run.application import PLANNING_TRIES, SUSPECT_S
 from headrace.errors import OperationalError, SparkLost, StorageError
 from support import WAIT_S
 
@@ -241,3 +242,56 @@ def test_a_view_whose_planning_ends_spark_each_time_is_left_out(db: Database) ->
     assert db.read(good) == [[7]]
     assert [db.status(i).status for i in (v, good)] == ["quarantined", "running"]
     assert "3 times in a row" in db.status(v).error.message
+
+
+def test_what_is_left_out_for_it_is_tried_again_beside_the_others(tmp_path: Path) -> None:
+    """Spark may have ended for another reason: by and by it is planned again, ever later where it ends Spark again."""
+    clock = ManualClock()
+    db = Database(tmp_path, clock)
+    try:
+        _check_suspect(db, clock)
+    finally:
+        db.close()
+
+
+def _check_suspect(db: Database, clock: ManualClock) -> None:
+    t, other = db.table("t"), db.table("other")
+    v, good = db.view("v", t), db.view("good", other)
+    lose_at(db, t, 1)
+    plan, lost, ends = db.planner.plan, False, True
+
+    def deadly(sql: str, **_: object) -> object:
+        nonlocal lost
+        lost = ends and sql == str(t)
+        if lost:
+            raise RuntimeError("the answer of Java is empty")
+        return plan(sql)
+
+    db.planner.plan = deadly  # type: ignore[assignment, method-assign]
+    db.c.watch_spark(lambda: lost)
+    for _ in range(PLANNING_TRIES):
+        with pytest.raises(SparkLost):
+            db.c.renew(lambda: begin_again(db))
+    lost = False
+    db.c.renew(lambda: begin_again(db))
+    clock.advance_ms(1000 * int(SUSPECT_S) - 1000)
+    db.c.plan_suspect()
+    assert db.status(v).status == "quarantined"
+    clock.advance_ms(2000)
+    with pytest.raises(SparkLost):
+        db.c.plan_suspect()
+    lost = False
+    db.c.renew(lambda: begin_again(db))
+    db.insert(other, 7)
+    db.c.flush(WAIT_S)
+    assert [db.status(i).status for i in (v, good)] == ["quarantined", "running"]
+    ends = False
+    clock.advance_ms(1000 * int(SUSPECT_S) + 2000)
+    db.c.plan_suspect()
+    assert db.status(v).status == "quarantined"
+    clock.advance_ms(1000 * int(SUSPECT_S))
+    db.c.plan_suspect()
+    db.c.flush(WAIT_S)
+    assert [db.status(i).status for i in (v, good)] == ["running", "running"]
+    assert db.read(v, good) == [[1], [7]] and db.status(v).error is None
+    db.c.plan_suspect()

@@ -25,8 +25,8 @@ from headrace.coordinator.decide.targets import ROWS_PER_TASK
 from headrace.coordinator.decide.together import MOST_TOGETHER, next_steps
 from headrace.coordinator.decide.work import Work
 from headrace.coordinator.observe.progress import ProgressBook
+from headrace.dataflow.epoch_result import EpochResult
 from headrace.dataflow.params import END_OF_KEYS, EpochParams
-from headrace.dataflow.runner import EpochResult
 from headrace.errors import DivisionByZero, JobFailed
 from headrace.state.schema import ROWS
 from support import WAIT_S

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -18,6 +18,7 @@ from headrace.catalog.edits import AdvanceJob, CommitTable, Delete, Edit, Put, R
 from headrace.catalog.records import JobPlan, JobRecord, ObjectRecord, RemapRecord, RunRecord, StateTableRecord, run_id
 from headrace.catalog.state import CatalogState
 from headrace.common.epoch import epoch_ms
+from headrace.common.lazy_dataclass import dataclass
 from headrace.coordinator.decide.exact import ChangeLog
 from headrace.coordinator.decide.graph import Graph
 from headrace.coordinator.decide.group_epoch import GroupEpoch, JobPart

@@ -14,7 +14,7 @@ from headrace.dataflow.operators.recompute import versions
 from headrace.dataflow.operators.task import chunks, collect, gathered, named, sliced
 from headrace.errors import DivisionByZero, OutOfBudget
 from headrace.plan.tree import WEIGHT
-from headrace.session.execution.dml import _batches
+from headrace.session.execution.dml import batches_of
 from headrace.state.kernels import copies, sizes
 from headrace.state.schema import TableSchema
 
@@ -83,5 +83,5 @@ def test_an_operator_is_named_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_rows_to_insert_are_never_cut_off() -> None:
     table = pa.Table.from_batches([rows(30), rows(30)])
-    assert pa.Table.from_batches(_batches(table)).equals(table.combine_chunks())
-    assert _batches(table.slice(0, 0)) == []
+    assert pa.Table.from_batches(batches_of(table)).equals(table.combine_chunks())
+    assert batches_of(table.slice(0, 0)) == []

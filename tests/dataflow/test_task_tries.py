@@ -27,7 +27,7 @@ def _try(monkeypatch: pytest.MonkeyPatch, params: EpochParams, number: int, valu
         partitionId=lambda: 0, attemptNumber=lambda: 0, taskAttemptId=lambda: number,
     )  # fmt: skip
     monkeypatch.setattr(pyspark.TaskContext, "get", lambda: context)
-    worker = TaskWorker(1, "0")
+    worker = TaskWorker.in_spark(1, "0")
     task = Task("0", "0", worker)
     columns = [pa.array(values, I64), pa.array(values, I64), pa.array([1] * len(values), I64)]
     task.write([("groups", SCHEMA, pa.RecordBatch.from_arrays(columns, schema=SCHEMA.arrow()))])

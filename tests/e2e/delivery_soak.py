@@ -43,6 +43,7 @@ from pyiceberg.catalog import load_catalog
 from kafka import Kafka, kafka_server
 from postgres import HOST, Postgres, postgres_server
 from server import Server
+from support import eventually
 
 KEYS, PARTITIONS, ROWS = 24, 3, 10
 ROUND_S = 120.0
@@ -206,8 +207,8 @@ class Scene:
             f"CREATE SINK to_log FROM events WITH ({into}, table = 'log', type = 'append-only')",
             f"CREATE SINK to_moves FROM moves WITH ({into}, table = 'moves', primary_key = 'id')",
             f"CREATE SINK to_files FROM events WITH (connector = 'files', path = '{self.files}', type = 'append-only')",
-            f"CREATE SINK to_iceberg FROM moves WITH ({iceberg})",
-            f"CREATE SINK to_delta FROM events WITH ({delta}, type = 'append-only')",
+            f"CREATE SINK to_iceberg FROM moves WITH ({iceberg}, compact_files = 4, commit_checkpoint_interval = 2)",
+            f"CREATE SINK to_delta FROM events WITH ({delta}, type = 'append-only', compact_files = 8)",
         )
 
     # ---- what happens
@@ -215,7 +216,7 @@ class Scene:
     def disturb(self, chance: random.Random) -> None:
         """One of the things that go wrong."""
         actions = {
-            "server": self._kill_server, "server at a point": lambda: self._kill_at(chance.choice(POINTS)),
+            "server": self._kill_server, "server at a point": lambda: self._kill_at(chance),
             "java": self._kill_java, "worker": lambda: self._kill_worker(chance), "broker": self._kill_broker,
             "source": lambda: self._restart(self.servers[0]), "target": lambda: self._restart(self.servers[1]),
             "target stops": lambda: self._freeze(self.servers[1], chance.uniform(1, 8)),
@@ -234,10 +235,12 @@ class Scene:
         self.server.kill()
         self.server.start()
 
-    def _kill_at(self, point: str) -> None:
-        """It ends at a point some time after its start, and is started again then."""
+    def _kill_at(self, chance: random.Random) -> None:
+        """It ends at a point some time after its start, maybe before it is ready, and is started again then."""
         self.server.kill()
-        self.server.start(f"{point}=kill@{random.Random(point).randrange(2, 6)}")
+        faults = f"{chance.choice(POINTS)}=kill@{chance.randrange(2, 6)}"
+        self.server.start(faults, wait=False)
+        eventually(lambda: self.server.ready() or self.server.exit_code() is not None, "the server", SETTLE_S)
 
     def _kill_java(self) -> None:
         found = self.server.java_process()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import shutil
@@ -16,7 +17,7 @@ from typing import Any
 
 import psycopg
 
-from support import eventually
+from support import BRIEF_JAVA, eventually
 
 HOST = "127.0.0.1"
 START_S = 240.0
@@ -25,6 +26,8 @@ _READY = re.compile(rb"accepting connections on [^ ]+:(\d+) ")
 # Small, and in a hurry: everything that a server does now and then happens all the time.
 QUICK = {
     "HEADRACE_SPARK_DRIVER_MEMORY_MB": "768",
+    "HEADRACE_SPARK_NICENESS": "1",
+    "HEADRACE_SPARK_CONF": json.dumps(BRIEF_JAVA),
     "HEADRACE_BARRIER_INTERVAL_MS": "100",
     "HEADRACE_COMPACTION_INTERVAL_MS": "200",
     "HEADRACE_COMPACTION_TRIGGER_RUNS": "4",

@@ -6,6 +6,7 @@ import datetime as dt
 import re
 import shutil
 import subprocess
+import threading
 from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
@@ -127,6 +128,42 @@ def test_pg_isready(server: Server) -> None:
     command = ["pg_isready", "-h", HOST, "-p", str(server.port)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False)
     assert done.returncode == 0 and "accepting connections" in done.stdout
+
+
+# ---- pgbench
+
+needs_pgbench = pytest.mark.skipif(shutil.which("pgbench") is None, reason="pgbench is not installed")
+
+
+def pgbench(server: Server, *arguments: str) -> str:
+    """What pgbench prints, which must succeed."""
+    place = ["-h", HOST, "-p", str(server.port), "-U", "root", "dev"]
+    command = ["pgbench", *arguments, *place]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False)
+    assert done.returncode == 0 and "ERROR" not in done.stderr, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def bench(server: Server) -> Iterator[Server]:
+    pgbench(server, "-i", "-s", "1", "-q")
+    yield server
+    pgbench(server, "-i", "-I", "d")
+
+
+@needs_pgbench
+@pytest.mark.parametrize("mode", ["simple", "extended", "prepared"])
+def test_pgbench_runs_its_own_scripts(bench: Server, mode: str) -> None:
+    """Each script by one client and by several; what gets in each other's way is tried again, as pgbench counts it."""
+    for script, clients in (("select-only", "1"), ("select-only", "4"), ("simple-update", "2"), ("tpcb-like", "3")):
+        told = pgbench(bench, "-b", script, "-M", mode, "-c", clients, "-j", "2", "-t", "2", "--max-tries", "1000")
+        assert f"actually processed: {2 * int(clients)}/{2 * int(clients)}" in told, told
+    with bench.connect() as connection:
+        sums = [connection.execute(f"SELECT sum({c}) FROM pgbench_{t}").fetchone()
+                for c, t in (("bbalance", "branches"), ("tbalance", "tellers"))]  # fmt: skip
+        assert sums[0] == sums[1]
+        assert connection.execute("SELECT count(*) FROM pgbench_accounts").fetchone() == (100_000,)
+        assert connection.execute("SELECT count(*) FROM pgbench_history").fetchone() == (6,)  # of the last script
 
 
 # ---- psycopg
@@ -255,6 +292,21 @@ def test_a_statement_is_cancelled_and_times_out(connection: psycopg.Connection[A
         connection.execute(f"SELECT count(*) FROM {numbers} a(x), {numbers} b(y) WHERE x * y % 7 = 3")
     connection.execute("RESET statement_timeout")
     assert connection.execute("SELECT 1").fetchone() == (1,)
+
+
+def test_the_newest_protocol_has_long_cancel_keys(server: Server) -> None:
+    if psycopg.pq.version() < 180000:
+        pytest.skip("libpq is older than version 3.2 of the protocol")
+    with server.connect(max_protocol_version="latest") as connection:
+        assert connection.pgconn.full_protocol_version == 30002
+        canceller = threading.Timer(0.5, connection.cancel_safe)
+        canceller.start()
+        with pytest.raises(psycopg.errors.QueryCanceled, match="user request"):
+            numbers = "generate_series(1, 10000000)"
+            connection.execute(f"SELECT count(*) FROM {numbers} a(x), {numbers} b(y) WHERE x * y % 7 = 3")
+        canceller.join()
+    with server.connect(max_protocol_version="3.0") as connection:
+        assert connection.pgconn.full_protocol_version == 30000
 
 
 def test_notices_reach_the_client(connection: psycopg.Connection[Any]) -> None:

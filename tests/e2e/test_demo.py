@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from headrace.demo import data, demo_statements
+from headrace.demo import data, demo_server, demo_statements
 from headrace.demo.board import Board, ViewState
 from headrace.demo.scenario import run
 from headrace.demo.screen import PlainScreen, draw
@@ -82,6 +82,28 @@ def test_a_taken_port_and_a_used_directory_are_told(tmp_path: Path) -> None:
     (tmp_path / "db").mkdir()
     with pytest.raises(OperationalError, match="earlier demo"):
         run(["--data", str(tmp_path)])
+
+
+def test_the_database_of_the_environment_is_left_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HEADRACE_CATALOG_URL", f"file://{tmp_path}/live")
+    monkeypatch.setenv("HEADRACE_STATE_URL", str(tmp_path / "live"))
+    monkeypatch.setenv("HEADRACE_PARALLELISM", "2")
+    started: list[dict[str, str]] = []
+
+    class Started(Exception):
+        """As soon as it is."""
+
+    def start(*command: object, env: dict[str, str], **more: object) -> None:
+        started.append(env)
+        raise Started
+
+    monkeypatch.setattr(demo_server.subprocess, "Popen", start)
+    server = demo_server.DemoServer(tmp_path, 1, tmp_path / "log", tmp_path / "scratch")
+    with pytest.raises(Started):
+        server.start(lambda: None)
+    (environment,) = started
+    assert [n for n in environment if n.startswith("HEADRACE_") and n.endswith("_URL")] == []
+    assert environment["HEADRACE_PARALLELISM"] == "2"
 
 
 def test_comparison_counts_duplicates() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -40,12 +41,20 @@ def _node(scratch: Path) -> list[str]:
     return ["node", str(scratch / "client.js")]
 
 
+def _duckdb(scratch: Path) -> list[str]:
+    packages = registries.python_packages(*registries.DUCKDB)
+    [extension] = packages.glob("duckdb_extension_postgres_scanner/extensions/*/*.duckdb_extension")
+    return ["env", f"PYTHONPATH={packages}", sys.executable, str(PROGRAMS / "duckdb_client.py"), str(extension)]
+
+
 def _pgx(scratch: Path) -> list[str]:
     return [str(registries.go_program(registries.GO_CLIENT, registries.PGX))]
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(("made", "steps"), [(_jdbc, 50), (_node, 13), (_pgx, 45)], ids=["jdbc", "node", "pgx"])
+@pytest.mark.parametrize(
+    ("made", "steps"), [(_jdbc, 52), (_node, 13), (_pgx, 45), (_duckdb, 17)], ids=["jdbc", "node", "pgx", "duckdb"]
+)
 def test_every_step_holds(server: Server, tmp_path: Path, made: Callable[[Path], list[str]], steps: int) -> None:
     try:
         command = made(tmp_path)

@@ -9,7 +9,31 @@ from pathlib import Path
 
 import pytest
 
+from headrace.config import Settings
+from headrace.session import rehearsal
 from server import Server
+
+
+def test_the_database_of_the_environment_is_left_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What makes the archive defines tables: in a scratch database, whatever the environment says."""
+    for name, value in (("CATALOG_URL", f"file://{tmp_path}/live"), ("SPARK_CONF", '{"spark.a": "b"}'), ("PORT", "x")):
+        monkeypatch.setenv(f"HEADRACE_{name}", value)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    opened: list[Settings] = []
+
+    class Opened(Exception):
+        """As soon as it is."""
+
+    def connected(*, spark: object, settings: Settings) -> None:
+        opened.append(settings)
+        raise Opened
+
+    monkeypatch.setattr(rehearsal, "local_session", lambda **_: None)
+    monkeypatch.setattr(rehearsal, "connect", connected)
+    with pytest.raises(Opened):
+        rehearsal.rehearse()
+    (settings,) = opened
+    assert (settings.catalog_url, settings.spark_conf, settings.state_url) == (None, {}, None)
 
 
 @pytest.mark.soak

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import psycopg
 import pytest
 
 from server import Server
-from support import eventually
+from support import NEEDS_SPARK, eventually
 
 
 @pytest.fixture
@@ -19,20 +20,17 @@ def server(tmp_path: Path) -> Iterator[Server]:
     found.close()
 
 
-NEEDS_SPARK = "SELECT upper(v), count(*) FROM t GROUP BY 1"
-
-
-def _group(process_id: int) -> list[str]:
-    """What is left of the processes that a server has started."""
-    found = []
+def _group(process_id: int) -> dict[str, int]:
+    """What is left of the processes that a server has started, and how nice they are."""
+    found = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             name, rest = stat.read_text().split("(", 1)[1].rsplit(")", 1)
         except OSError:
             continue  # it has just ended
-        state, _, group, *_ = rest.split()
+        state, _, group, *more = rest.split()
         if int(group) == process_id and state != "Z":
-            found.append(name)
+            found[name] = int(more[13])
     return found
 
 
@@ -46,6 +44,8 @@ def test_stopped_and_killed_while_spark_starts(server: Server) -> None:
     eventually(lambda: not _group(group), "Java to end with the server")
     server.start()
     server.execute("INSERT INTO t VALUES (2, 'b')")
+    own = os.nice(0)
+    eventually(lambda: _group(server.process_id).get("java") == own + 1, "Java to give way")
     server.kill()
     server.start()
     assert server.rows("SELECT k, v FROM t ORDER BY k") == [(1, "a"), (2, "b")]
@@ -59,7 +59,8 @@ def test_a_spark_that_does_not_start_is_told(tmp_path: Path) -> None:
     try:
         server.start()
         server.execute("CREATE TABLE t (k int PRIMARY KEY, v text)", "INSERT INTO t VALUES (1, 'a')")
-        for sql in (NEEDS_SPARK, "FLUSH", "CREATE MATERIALIZED VIEW m AS SELECT v FROM t"):
+        server.execute("FLUSH")  # there is no view that would have to go on
+        for sql in (NEEDS_SPARK, "CREATE MATERIALIZED VIEW m AS SELECT v FROM t"):
             with pytest.raises(psycopg.errors.OperationalError, match="Spark did not start"):
                 server.execute(sql)
         assert server.rows("SELECT v FROM t WHERE k = 1") == [("a",)]

@@ -18,8 +18,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from headrace.common.columns import Column, arrow_type
+from headrace.dataflow.epoch_result import EpochResult
 from headrace.dataflow.params import EpochParams, StateInput, TableInput
-from headrace.dataflow.runner import EpochResult, EpochRunner
+from headrace.dataflow.runner import EpochRunner
 from headrace.plan.failures import translated
 from headrace.plan.planner import PlannedRelation, Planner
 from headrace.plan.watermark_rules import LeastWatermark

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from headrace.common.columns import Column
+from headrace.common.lazy_dataclass import dataclass
 from headrace.plan import accumulable
 from headrace.plan.accumulable import AsItIs
 from headrace.plan.tree import walk

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import pytest
 from engine import Engine, Table
 from pyspark.sql import SparkSession
 
 from headrace.common.columns import Column
+from headrace.common.lazy_dataclass import dataclass
 from headrace.dataflow import build
 from headrace.dataflow.flow import Builder, Flow
 from headrace.dataflow.lowering import Lowering

@@ -9,7 +9,7 @@ from engine import Engine, Table
 from pyspark.sql import SparkSession
 
 from headrace.common.columns import Column
-from headrace.dataflow.runner import EpochResult
+from headrace.dataflow.epoch_result import EpochResult
 
 COLUMNS = (Column("a", "int"), Column("x", "int"))
 JOINED = "SELECT l.a, count(*) AS n, sum(r.x) AS s FROM t l JOIN s r ON l.a = r.a GROUP BY l.a"

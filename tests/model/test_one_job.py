@@ -11,7 +11,7 @@ from engine import Engine, Table
 from pyspark.sql import SparkSession
 
 from headrace.common.columns import Column
-from headrace.dataflow.runner import EpochResult
+from headrace.dataflow.epoch_result import EpochResult
 from headrace.errors import DivisionByZero, NotVectorized
 
 COLUMNS = (Column("a", "int"), Column("x", "int"))

@@ -14,8 +14,8 @@ from pyspark.sql import SparkSession
 
 from headrace.common.columns import Column
 from headrace.coordinator.decide.steps import END_OF_KEYS, KeySlice, Step, StepPosition, TableRest, advanced, plan_step
+from headrace.dataflow.epoch_result import EpochResult
 from headrace.dataflow.params import EpochParams, TableInput
-from headrace.dataflow.runner import EpochResult
 from headrace.plan.planner import Path, PlannedRelation, Planner
 from headrace.plan.tree import Sharable
 from headrace.state.merge import merge

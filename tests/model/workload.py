@@ -20,8 +20,9 @@ from pyspark.sql import SparkSession
 from headrace.common.columns import Column, arrow_schema
 from headrace.connectors.base import Offsets
 from headrace.connectors.sources import infer_columns, open_source
+from headrace.dataflow.epoch_result import EpochResult
 from headrace.dataflow.params import EpochParams, SourceInput, StateInput, TableInput
-from headrace.dataflow.runner import EpochResult, EpochRunner
+from headrace.dataflow.runner import EpochRunner
 from headrace.plan.failures import translated
 from headrace.plan.planner import PlannedRelation, Planner, ViewPlan
 from headrace.sql.parser import parse_query

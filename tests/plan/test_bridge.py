@@ -135,7 +135,7 @@ def test_children_are_asked_for_by_what_they_are_called(bridge: Bridge) -> None:
     """Of every kind that is not asked for a Seq of them the methods return just what that Seq has, in its order."""
     e = "s IS NULL OR NOT (s IS NOT NULL AND a + 1 < a - 2 OR a * 2 <= 3 AND a = 4 OR a > 5 AND a >= 6)"
     queries = [
-        f"SELECT {e} AS e, CAST(a AS string) AS c FROM t WHERE rand() > 0.5 ORDER BY s LIMIT 3",
+        f"SELECT {e} AS e, CAST(a AS string), shiftright(a, 1) & 3 FROM t WHERE rand() > 0.5 ORDER BY s LIMIT 3",
         "SELECT s, sum(a) + 1, avg(b), min(b), max(d) FROM (SELECT * FROM t) AS x GROUP BY s",
         "SELECT t.a FROM t LEFT JOIN u ON t.a = u.a AND t.b < u.x UNION ALL SELECT 1 UNION ALL VALUES (1), (2)",
     ]
@@ -157,6 +157,9 @@ def test_children_are_asked_for_by_what_they_are_called(bridge: Bridge) -> None:
                 look(each)
                 for top in bridge._reader.parts(each.in_java.expressions(), Expr):
                     look(top)
+    child, made = expression(bridge, "a + 1").in_java, bridge.spark._jvm.org.apache.spark.sql.catalyst.expressions
+    for kind in ("UnscaledValue", "KnownNullable", "KnownNotNull"):  # which Spark itself puts in now and then
+        look(bridge._reader.part(getattr(made, kind)(child), Expr))
     assert found == set(CHILDREN)
 
 

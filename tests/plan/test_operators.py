@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
 import pytest
 
 import headrace
+from headrace.common.lazy_dataclass import dataclass
 from headrace.dataflow import build
 from headrace.dataflow.lowering import Lowering, by_node
 from headrace.plan import tree

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import pyarrow as pa
 
@@ -22,9 +23,12 @@ from headrace.errors import (
     UndefinedTable,
 )
 from headrace.session.named import ByName
+from headrace.session.open_cursors import OpenCursor
 from headrace.session.result import IdleLimit, Notice, Result, ResultColumn
+from headrace.sql import statements as st
 from headrace.sql.copying import CopyFormat
 from headrace.sql.datatypes import parse_type
+from headrace.sql.parser import parse_one
 from headrace.sql.text_values import parse_text
 
 ITEM = re.compile(
@@ -53,6 +57,8 @@ class Database:
     produced: int = 0
     idle_limit: IdleLimit | None = None
     send_limit_s: float | None = None
+    follows_for_ever: bool = False
+    """Whether what follows a table goes on until it is cancelled."""
     expired: list[str] = field(default_factory=list)
     let_go: list[str] = field(default_factory=list)
     """Names of the threads that ended a stream of rows."""
@@ -140,7 +146,14 @@ class MemorySession:
         word = sql.split(None, 1)[0].lower()
         if word in ("begin", "commit", "rollback"):
             self.transaction_status = "T" if word == "begin" else "I"
+            if word != "begin":
+                self._end_cursors(rolled_back=word == "rollback")
             return Result(word.upper())
+        if found := re.fullmatch(r"copy \(subscribe (\w+)\) to stdout", sql, re.I):
+            columns, rows = self._table(found[1])
+            return Result("COPY", columns, self._followed(columns, rows), copy=CopyFormat())
+        if word in ("declare", "fetch", "move", "close"):
+            return self._cursor(sql)
         if found := re.fullmatch(r"notify '(.*)'", sql, re.I):
             return Result("NOTIFY", notices=[Notice(found[1])])
         if found := re.fullmatch(r"set (\w+) = '(.*)'", sql, re.I):
@@ -164,6 +177,55 @@ class MemorySession:
             return Result("COPY", columns, iter([batch(columns, rows)] if rows else ()), copy=how)
         raise SyntaxFault(f'syntax error at or near "{word}"', position=1, hint="See the manual.", detail="No rule.")
 
+    def _cursor(self, sql: str) -> Result:
+        statement: Any = parse_one(sql)
+        if isinstance(statement, st.DeclareCursor):
+            if self.transaction_status == "I" and not statement.hold:
+                raise TransactionError("DECLARE CURSOR can only be used in transaction blocks", sqlstate="25P01")
+            self.cursors.require_free(statement.name)
+            rows = self._select(sql[sql.lower().index("select") :], [], [])
+            cursor = OpenCursor(statement, rows, 1 << 20, 0)
+            if self.transaction_status == "I":
+                cursor.hold()
+            self.cursors.put(statement.name, cursor)
+            return Result(statement.tag)
+        if isinstance(statement, st.CloseCursor):
+            names = self.cursors.clear() if statement.name is None else [self.cursors.get(statement.name)]
+            for each in names:
+                each.close()
+            if statement.name is not None:
+                self.cursors.pop(statement.name)
+            return Result(statement.tag)
+        cursor = self._open_cursor(statement.name)
+        rows = cursor.fetch(statement.direction, statement.count)
+        if statement.moves:
+            return Result(statement.counted(sum(batch.num_rows for batch in rows)))
+        return Result(statement.tag, cursor.columns, iter(list(rows)), binary=cursor.binary)
+
+    def _end_cursors(self, *, rolled_back: bool) -> None:
+        for cursor in self.cursors.pop_those(lambda c: not c.held and (rolled_back or not c.holds)):
+            cursor.close()
+        for cursor in self.cursors.all():
+            cursor.hold()
+
+    def _open_cursor(self, name: str) -> Any:
+        portal = None if self.cursors.has(name) or self.find_portal is None else self.find_portal(name)
+        return self.cursors.get(name) if portal is None else portal
+
+    def _followed(
+        self, columns: list[ResultColumn], rows: list[tuple[object, ...]]
+    ) -> Iterator[pa.RecordBatch]:  # fmt: skip
+        """The rows that there are; then, unless it ends, nothing until it is cancelled."""
+        try:
+            if rows:
+                yield batch(columns, rows)
+            while self.database.follows_for_ever:
+                if self._cancel.wait(0.01):
+                    raise QueryCanceled("canceling statement due to user request")
+                yield batch(columns, [])
+        finally:
+            self.database.let_go.append(threading.current_thread().name)
+
     def _insert(self, name: str, values: str, parameters: Sequence[str | None]) -> Result:
         columns, rows = self._table(name)
         texts = [parameters[i.parameter] if i.parameter is not None else i.text for i in items(values, [])]
@@ -177,6 +239,8 @@ class MemorySession:
         return self.database.tables[name]
 
     def columns(self, sql: str, types: Sequence[str | None]) -> list[ResultColumn] | None:
+        if sql.lower().startswith("fetch"):
+            return list(self._open_cursor(getattr(parse_one(sql), "name", "")).columns)
         if not sql.lower().startswith("select"):
             return None
         if re.match(r"select (generate_series|pg_sleep|1/0|wide)\b", sql, re.I):

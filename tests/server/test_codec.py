@@ -153,7 +153,13 @@ def test_what_is_decoded_together_is_what_is_decoded_one_by_one(noise, name, val
     run = frontend.Execute("").encode() + frontend.Sync().encode()
     described = frontend.Describe("P", "").encode() + run
     cut = len(noise) % len(bind)
-    for data in (bind + run, bind + described, bind + noise + run, noise + bind + run, bind[:cut] + noise + bind[cut:]):
+    parse, query = frontend.Parse("", "select 'ä'", (23, 0)).encode(), frontend.Query("select 'ä'").encode()
+    for data in (
+        bind + run, bind + described, bind + noise + run, noise + bind + run, bind[:cut] + noise + bind[cut:],
+        parse + bind + run, parse + noise + bind + run, parse[:cut] + noise + parse[cut:] + bind + run, parse,
+        query, query + noise, query[:cut] + noise + query[cut:], frame(b"Q", noise), frame(b"Q", noise + b"\0"),
+        frame(b"P", noise) + bind + run, frame(b"P", b"\0" + noise + b"\0\0\0") + bind + run,
+    ):  # fmt: skip
         together, alone = FrontendDecoder(), FrontendDecoder()
         together.started = alone.started = True
         whole = together.whole(data)
@@ -163,5 +169,6 @@ def test_what_is_decoded_together_is_what_is_decoded_one_by_one(noise, name, val
     started = FrontendDecoder()
     started.started = True
     assert started.whole(bind + run) is not None and started.whole(bind + described) is not None
+    assert started.whole(parse + bind + described) is not None and started.whole(query) is not None
     list(started.feed(bind[:3]))
     assert started.whole(bind + run) is None, "what came before it is not complete"

@@ -36,13 +36,17 @@ def test_startup_reports_settings_and_key():
     assert settings["server_version"] == "13.14.0"
     assert (settings["client_encoding"], settings["application_name"]) == ("UTF8", "me")
     assert said[0] == backend.AuthenticationOk()
-    assert said[-2:] == [backend.BackendKeyData(7, SECRET), backend.ReadyForQuery("I")]
+    assert said[-2:] == [backend.BackendKeyData(7, SECRET[:4]), backend.ReadyForQuery("I")]
 
 
 def test_a_newer_minor_version_is_negotiated_down():
-    said = Line().say(frontend.Startup({"user": "root", "_pq_.x": "1"}, (3 << 16) + 2))
-    assert said[0] == backend.NegotiateProtocolVersion(0, ("_pq_.x",))
-    assert said[-1] == backend.ReadyForQuery("I")
+    for asked, granted, key in ((2, 2, SECRET), (9999, 2, SECRET), (1, 1, SECRET[:4]), (0, 0, SECRET[:4])):
+        said = Line().say(frontend.Startup({"user": "root", "_pq_.x": "1"}, (3 << 16) + asked))
+        assert said[0] == backend.NegotiateProtocolVersion((3 << 16) + granted, ("_pq_.x",))
+        assert said[-2:] == [backend.BackendKeyData(7, key), backend.ReadyForQuery("I")]
+    assert isinstance(
+        Line().say(frontend.Startup({"user": "root"}, frontend.PROTOCOL_3_2))[0], backend.AuthenticationOk
+    )
 
 
 @pytest.mark.parametrize(("parameters", "code"), [({"user": "u", "database": "missing"}, "3D000"), ({}, "28000")])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -15,7 +15,7 @@ from hypothesis import strategies as some
 from headrace.common.zones import UTC
 from headrace.errors import HeadraceError
 from headrace.server.copy_in import CopyIn
-from headrace.server.copy_out import CopyOut
+from headrace.server.copy_out import CopyOut, copy_data
 from headrace.session.execution.copying import check_lists
 from headrace.session.result import Result, ResultColumn
 from headrace.sql import statements as st
@@ -254,12 +254,20 @@ def test_what_comes_out_is_what_postgres_sends(other: psycopg.Connection[Any], h
             with other.cursor().copy(sql) as copy:
                 wanted = [bytes(row) for row in copy]
             assert sent(sql) == wanted, sql
+            assert sent(sql, times=20, by=CopyOut.messages) == sent(sql, times=20, by=one_by_one), sql
     finally:
         other.execute("DELETE FROM c")
 
 
-def sent(sql: str) -> list[bytes]:
-    """The messages of COPY TO."""
+def one_by_one(out: CopyOut, batch: pa.RecordBatch) -> list[bytes]:
+    """Whole messages of rows."""
+    return copy_data(out.rows(batch))
+
+
+def sent(
+    sql: str, times: int = 1, by: Callable[[CopyOut, pa.RecordBatch], Iterable[bytes | memoryview]] | None = None
+) -> list[bytes]:
+    """The messages of COPY TO; all in one where they are made in blocks."""
     statement = parse_one(sql)
     assert isinstance(statement, st.CopyTo)
     names = ("b", "a") if statement.query is not None else statement.columns or tuple(COLUMNS)
@@ -271,7 +279,10 @@ def sent(sql: str) -> list[bytes]:
         pa.array(columns[n], pa.string()).cast(kinds[n]) if n == "e" else pa.array(columns[n], kinds[n]) for n in names
     ]
     batch = pa.RecordBatch.from_arrays(arrays, names=list(names))
-    return [*out.head(), *out.rows(batch), *out.end()]
+    if by is None:
+        return [*out.head(), *out.rows(batch), *out.end()]
+    many = pa.concat_batches([batch] * times)
+    return [b"".join(by(out, part)) for part in (many, many.slice(5, 100), many.slice(0, 0))]
 
 
 @settings(max_examples=60, deadline=None)

@@ -7,6 +7,7 @@ import threading
 from concurrent.futures import Future
 from typing import Any, ClassVar
 
+import pyarrow as pa
 import pytest
 from memory_session import Database
 from wire_line import Line
@@ -16,7 +17,7 @@ from headrace.server import ServerThread, backend, frontend
 from headrace.server.backend import BackendDecoder
 from headrace.server.connection import ELSEWHERE, Connection
 from headrace.server.frontend import Bind, Describe, Execute, Parse, Query, Sync
-from headrace.session.result import Notice, Result
+from headrace.session.result import Notice, Result, ResultColumn
 from support import WAIT_S
 
 
@@ -206,6 +207,65 @@ def test_the_short_way_says_the_same(messages: list[Any], waits: bool, fails: st
     one, two = Written(waits=waits, fails=fails), Written(waits=waits, fails=fails)
     long = answers(messages, one, quickly=False, again=again)
     assert answers(messages, two, quickly=True, again=again) == long
+    assert one.given == two.given
+
+
+class Read(Written):
+    """The same of a query, which a session knows by its text as well."""
+
+    columns: ClassVar = [ResultColumn("n", "bigint")]
+
+    def finish(self) -> Result:
+        if self.fails:
+            raise NumericOutOfRange("too much")
+        return Result("SELECT", self.columns, iter([pa.record_batch({"n": pa.array([7], pa.int64())})]))
+
+
+TEXT = "SELECT 7"
+TOLD_AGAIN = [Query("SELECT 1"), Bind("", "", (), (b"7",), ()), Sync()]
+"""Afterwards the client finds out whether there is an unnamed statement."""
+
+
+def read_answers(messages: list[Any], statement: Read, *, quickly: bool, failed: bool) -> bytes:
+    line = Line()
+    line.say(frontend.Startup({"user": "root", "database": "dev"}))
+    session: Any = line.connection.session
+    session.known_text = lambda sql: (statement, ["7"]) if sql == TEXT else None
+    session.knows_text = lambda sql: sql == TEXT
+    session.start_text = lambda sql: statement.start(["7"]) if sql == TEXT else None
+    session.known_statement = lambda sql, types: statement if sql == TEXT else None
+    prepare = session.prepare
+    session.prepare = lambda sql, types=(): statement if sql == TEXT else prepare(sql, types)
+    line.say(Parse("", "SELECT 2", ()), Bind("", "", (), (), ()), Sync())
+    if failed:  # what follows is left out up to the Sync
+        line.say(Bind("", "unknown", (), (), ()))
+    line.connection.begin()
+    out, taken = b"", line.connection.take_quickly(messages) if quickly else None
+    assert quickly == (taken is not None) or failed
+    if taken is None:
+        line.connection.is_quick(messages)
+        out = b"".join(data for data in line.connection.receive(messages) if isinstance(data, bytes))
+    else:
+        out = taken if isinstance(taken, bytes) else line.connection.finish_quickly(taken)  # type: ignore[arg-type]
+    return out + b"|" + b"".join(data for data in line.connection.receive(TOLD_AGAIN[1:]) if isinstance(data, bytes))
+
+
+@pytest.mark.parametrize("failed", [False, True])
+@pytest.mark.parametrize("waits", [False, True])
+@pytest.mark.parametrize("fails", ["", "at once", "later"])
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [Query(TEXT)],
+        [Parse("", TEXT, (20,)), Bind("", "", (), (b"7",), ()), Describe("P", ""), Execute("", 0), Sync()],
+        [Parse("", TEXT, ()), Bind("", "", (), (b"7",), (1,)), Execute("", 0), Sync()],
+        [Parse("", TEXT, ()), Bind("", "", (), (b"\xff",), (1,)), Describe("P", ""), Execute("", 0), Sync()],
+    ],
+)
+def test_the_short_way_of_texts_says_the_same(messages: list[Any], fails: str, waits: bool, failed: bool) -> None:
+    one, two = Read(waits=waits, fails=fails), Read(waits=waits, fails=fails)
+    long = read_answers(messages, one, quickly=False, failed=failed)
+    assert read_answers(messages, two, quickly=True, failed=failed) == long
     assert one.given == two.given
 
 

@@ -2,9 +2,11 @@
 
     PYTHONPATH=src:tests:tests/server python tests/server/wire_fuzz.py --messages 1000000 --seed 1
     PYTHONPATH=src:tests:tests/server python tests/server/wire_fuzz.py --messages 100000 --sockets
+    PYTHONPATH=src:tests:tests/server:tests/e2e python tests/server/wire_fuzz.py --messages 100000 --served
 
 The first is the decoder and the state machine of a connection without a socket; the second a served port, in plain text
-and by TLS. A failure names the seed of its case, with which `--seed N --cases 1` does the same again.
+and by TLS; the third a whole server with reading processes. A
+failure names the seed of its case, with which `--seed N --cases 1` does the same again.
 """
 
 from __future__ import annotations
@@ -77,6 +79,10 @@ STATES: dict[str, bytes] = {
     "copying text": HELLO + TABLE + Query("copy t from stdin").encode(),
     "copying CSV": HELLO + TABLE + Query("begin; copy t from stdin csv; select 1").encode(),
     "copying binary": HELLO + TABLE + Query("copy t from stdin binary").encode(),
+    "with cursors": HELLO + TABLE + Query("begin; declare c scroll cursor with hold for select generate_series(1, 30); "
+    "declare d binary cursor for select generate_series(1, 5); fetch 2 from c").encode(),
+    "following": HELLO + TABLE + Query("insert into t values (1, 'x', 2.5, null)").encode()
+    + Query("copy (subscribe t) to stdout").encode(),
     "copying by a portal": HELLO + TABLE + Parse("", "copy t from stdin").encode() + Bind("", "").encode()
     + Execute("").encode(),
 }  # fmt: skip
@@ -86,6 +92,15 @@ MESSAGES: list[bytes] = [
     Query("insert into t values (1, 'x', 2.5, null)").encode(), Query("select * from t").encode(),
     Query("copy t from stdin").encode(), Query("copy t from stdin binary").encode(),
     Query("copy t to stdout").encode(), Query("copy t to stdout binary; select 1").encode(),
+    Query("declare c cursor for select generate_series(1, 30)").encode(),
+    Query("declare d scroll cursor with hold for select 'a', 2.5").encode(), Query("fetch 3 from c").encode(),
+    Query("fetch backward all from d; move absolute 2 in c; close d").encode(), Query("fetch all from p").encode(),
+    Query("close all").encode(), Query("rollback").encode(), Query("copy (subscribe t) to stdout").encode(),
+    Parse("", "fetch 2 from c").encode(), Parse("f", "fetch relative -1 from d").encode(),
+    Parse("", "declare p binary cursor for select 1").encode(), Bind("", "f").encode(),
+    Parse("", "copy (subscribe t) to stdout").encode(), Parse("k", "select b from k where a = $1", (23,)).encode(),
+    Bind("", "k", (1,), (b"\0\0\0\1",), (1,)).encode() + Execute("").encode() + Sync().encode(),
+    Bind("", "k", (), (b"2",)).encode() + Describe("P", "").encode() + Execute("").encode() + Sync().encode(),
     Parse("", "select $1::int, $2::text").encode(), Parse("s", "select $1::int", (23,)).encode(),
     Parse("", "select generate_series(1, 50)").encode(), Parse("", "copy t from stdin csv").encode(),
     Parse("", "copy t to stdout").encode(), Bind("", "", (), (b"1", b"x")).encode(),
@@ -199,7 +214,7 @@ def sockets(seeds: Iterator[int], messages: int) -> int:
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
         pair = Authority(Path(folder)).pair("server")
-        database = Database()
+        database = Database(follows_for_ever=True)
         gate = AccessGate(lambda: Rules.parse(RULES), ROLES.get)
         server = stack.enter_context(
             run_server_in_thread(database.session, gate=gate, certificates=Certificates(pair.certificate, pair.key))
@@ -216,7 +231,11 @@ def sockets(seeds: Iterator[int], messages: int) -> int:
                 with PgClient("127.0.0.1", server.port, user="root", database="dev") as client:
                     assert [list(reply.rows) for reply in client.query("select 1")] == [[(b"1",)]], seed
         deadline = time.monotonic() + 60
-        while (len(os.listdir("/proc/self/fd")), threading.active_count()) > before and time.monotonic() < deadline:
+        while time.monotonic() < deadline and (
+            database.opened > database.closed
+            or len(os.listdir("/proc/self/fd")) > before[0]
+            or threading.active_count() > before[1]
+        ):
             time.sleep(0.1)
         after = len(os.listdir("/proc/self/fd")), threading.active_count()
         assert after[0] <= before[0] + 2 and after[1] <= before[1] + 2, (before, after)
@@ -224,12 +243,79 @@ def sockets(seeds: Iterator[int], messages: int) -> int:
     return done
 
 
-def _send(port: int, data: bytes, seed: int) -> None:
+def served(seeds: Iterator[int], messages: int) -> int:
+    """Cases for a whole server with reading processes; returns how many messages they were.
+
+    Half of the cases come when the client has a statement that is answered beside the server.
+    """
+    from server import Server
+    from support import eventually
+
+    done = 0
+    with tempfile.TemporaryDirectory() as folder:
+        server = Server(Path(folder), settings={"HEADRACE_READ_PROCESSES": "2"})
+        try:
+            server.start()
+            server.execute(
+                "create table k (a int primary key, b text)",
+                "insert into k values (1, 'x'), (2, null)",
+                "create table t (a int, b text, d double precision, e date)",
+            )
+            server.wait_spark()
+            before: tuple[int, int] | None = None
+            while done < messages:
+                seed = next(seeds)
+                _, data, count = case(seed)
+                _send(server.port, _known_there(data) if seed % 4 < 2 else data, seed, tls=False)
+                done += count
+                if seed % 200 == 0:
+                    assert server.rows("select b from k where a = 1") == [("x",)], seed
+                    if before is None and done > messages // 10:
+                        before = _held(server.process_id)
+            assert before is not None
+
+            def as_before() -> bool:
+                return _held(server.process_id)[0] <= before[0] + 4
+
+            eventually(as_before, "all clients to be let go of", 120)
+            after = _held(server.process_id)
+            print(f"descriptors {before[0]}, then {after[0]}; memory {before[1] >> 20} MiB, then {after[1] >> 20}")
+            said = server.log_text()
+            assert "Traceback" not in said, said[said.index("Traceback") - 500 :][:4000]
+        finally:
+            server.close()
+    return done
+
+
+def _known_there(data: bytes) -> bytes:
+    """The case behind what has a reading process know a statement, if it is one of a client that is let in."""
+    if not data.startswith(HELLO):
+        return data
+    use = Bind("", "k", (1,), (b"\0\0\0\1",), (1,)).encode() + Execute("").encode() + Sync().encode()
+    return HELLO + Parse("k", "select b from k where a = $1", (23,)).encode() + use * 4 + data[len(HELLO) :]
+
+
+def _held(pid: int) -> tuple[int, int]:
+    """Descriptors and bytes of memory of a server and its reading processes, without Java."""
+    pids = [pid]
+    for one in pids:
+        children = Path(f"/proc/{one}/task/{one}/children")
+        pids += map(int, children.read_text().split()) if children.exists() else ()
+    descriptors = size = 0
+    for one in pids:
+        if "java" in Path(f"/proc/{one}/comm").read_text():
+            continue
+        descriptors += len(os.listdir(f"/proc/{one}/fd"))
+        size += int(Path(f"/proc/{one}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return descriptors, size
+
+
+def _send(port: int, data: bytes, seed: int, *, tls: bool = True) -> None:
     """What one client sends, of which it takes a part of the answers."""
     with socket.create_connection(("127.0.0.1", port), 60) as raw:
         line: socket.socket = raw
         try:
-            if seed % 2:
+            if tls and seed % 2:
                 raw.sendall(SslRequest().encode())
                 if raw.recv(1) == b"S":
                     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -261,13 +347,17 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--cases", type=int, default=0, help="this many cases, whatever the messages")
     parser.add_argument("--sockets", action="store_true")
+    parser.add_argument("--served", action="store_true")
     options = parser.parse_args()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     begun, done, seed = time.monotonic(), 0, options.seed
     if options.sockets:
         done = sockets(iter(range(options.seed, 1 << 62)), options.messages)
+    if options.served:
+        done = served(iter(range(options.seed, 1 << 62)), options.messages)
     early = 0
-    while not options.sockets and (seed < options.seed + options.cases if options.cases else done < options.messages):
+    alone_too = not (options.sockets or options.served)
+    while alone_too and (seed < options.seed + options.cases if options.cases else done < options.messages):
         done += alone(seed)
         seed += 1
         if not early and done > options.messages // 10:

@@ -7,7 +7,7 @@ from memory_session import Database
 from headrace.server.backend import BackendDecoder, Bare, Report
 from headrace.server.connection import Connection
 
-SECRET = b"abcd"
+SECRET = b"abcd" * 8
 
 
 class Line:

@@ -7,6 +7,7 @@ from headrace.sql import statements as st
 SETUP = """
     CREATE TABLE kinds_t (a int PRIMARY KEY, b text);
     INSERT INTO kinds_t VALUES (1, 'x');
+    CREATE TABLE kinds_n (a int);
     CREATE TABLE kinds_log (a int, at timestamp) APPEND ONLY;
     CREATE MATERIALIZED VIEW kinds_v AS SELECT b, count(*) AS n FROM kinds_t GROUP BY b;
     CREATE VIEW kinds_w AS SELECT a FROM kinds_t;
@@ -20,7 +21,7 @@ SETUP = """
 DROP = """
     DROP SUBSCRIPTION kinds_u; DROP CONNECTION kinds_k;
     DROP SINK kinds_s; DROP MATERIALIZED VIEW kinds_v; DROP VIEW kinds_w; DROP INDEX kinds_i; DROP SOURCE kinds_d;
-    DROP FUNCTION kinds_f; DROP TABLE kinds_log; DROP TABLE kinds_t
+    DROP FUNCTION kinds_f; DROP TABLE kinds_log; DROP TABLE kinds_n; DROP TABLE kinds_t
 """
 PREPARED = """PREPARE kinds_p (int) AS INSERT INTO kinds_t VALUES ($1, 'y') RETURNING b;
 DECLARE kinds_c CURSOR WITH HOLD FOR SELECT a FROM kinds_t"""
@@ -50,16 +51,25 @@ SAMPLES: dict[type[st.Statement], tuple[str, ...]] = {
     st.DropRole: ("DROP ROLE IF EXISTS new",),
     st.GrantRole: ("GRANT pg_monitor TO root", "REVOKE pg_monitor FROM root"),
     st.Grant: ("GRANT SELECT ON kinds_t TO PUBLIC", "REVOKE ALL ON ALL TABLES IN SCHEMA public FROM PUBLIC"),
+    st.Comment: (
+        "COMMENT ON TABLE kinds_t IS 'x'", "COMMENT ON COLUMN kinds_t.b IS 'x'",
+        "COMMENT ON FUNCTION kinds_f(int) IS 'x'",
+    ),
     st.AlterDefaultPrivileges: ("ALTER DEFAULT PRIVILEGES FOR ROLE root GRANT SELECT ON TABLES TO PUBLIC",),
     st.ReassignOwned: ("REASSIGN OWNED BY kinds_r TO root",),
     st.DropOwned: ("DROP OWNED BY kinds_r",),
     st.SetRole: ("SET ROLE NONE", "RESET SESSION AUTHORIZATION"),
     st.Drop: ("DROP TABLE kinds_log",),
-    st.AlterJob: ("ALTER MATERIALIZED VIEW kinds_v PAUSE", "ALTER SUBSCRIPTION kinds_u SET (retention = '2h')"),
+    st.AlterJob: (
+        "ALTER MATERIALIZED VIEW kinds_v PAUSE", "ALTER SOURCE kinds_d PAUSE",
+        "ALTER SUBSCRIPTION kinds_u SET (retention = '2h')",
+    ),
     st.AlterColumns: ("ALTER TABLE kinds_t ADD COLUMN c int",),
+    st.AddPrimaryKey: ("ALTER TABLE kinds_n ADD PRIMARY KEY (a)",),
     st.Insert: ("INSERT INTO kinds_t VALUES (2, 'y')", "INSERT INTO kinds_t VALUES (2, 'y') RETURNING a, b"),
     st.Update: ("UPDATE kinds_t SET b = 'z' WHERE a = 1", "UPDATE kinds_t SET b = 'z' WHERE a = 1 RETURNING b AS c"),
     st.Delete: ("DELETE FROM kinds_t WHERE a = 1", "DELETE FROM kinds_t WHERE a = 1 RETURNING *"),
+    st.TruncateTables: ("TRUNCATE kinds_t, kinds_n",),
     st.Select: (
         "SELECT 1 AS one, 'x'", "SELECT * FROM kinds_t", "SELECT count(*) FROM kinds_t WHERE a = 1",
         "SELECT b, a * 2 AS c FROM kinds_t", "SELECT * FROM kinds_w", "VALUES (1, 'a'), (2, 'b')",
@@ -89,6 +99,7 @@ SAMPLES: dict[type[st.Statement], tuple[str, ...]] = {
     st.Commit: ("COMMIT",),
     st.Rollback: ("ROLLBACK",),
     st.Savepoint: ("SAVEPOINT s",),
+    st.Maintain: ("VACUUM kinds_t", "ANALYZE kinds_v"),
     st.CancelJobs: ("CANCEL JOBS 1",),
     st.Kill: ("KILL 0",),
     st.Discard: ("DISCARD PLANS",),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -11,8 +11,10 @@ import pytest
 from headrace.catalog.contents import ViewContent
 from headrace.errors import HeadraceError
 from headrace.session.database import Database
+from headrace.session.prepared import PreparedRows, PreparedStatement
 from headrace.sql.binder.way import COUNTS
 from headrace.sql.query import Query
+from headrace.sql.repeated_rows import FEW_ROWS
 
 
 @pytest.fixture(scope="module")
@@ -243,3 +245,40 @@ def test_long_texts_do_not_end_spark(world: Database) -> None:
         assert caught.value.sqlstate == "54001"
     assert world.sql("SELECT count(*) FROM w").rows() == [(3,)]
     world.sql("DROP TABLE long")
+
+
+def test_many_rows_of_parameters_are_planned_as_one_row(world: Database) -> None:
+    world.sql("CREATE TABLE many (id int PRIMARY KEY, b bigint, s text NOT NULL DEFAULT 'x', t text)")
+    session, count = world.session(), FEW_ROWS + 4
+
+    def made(names: str, more: str = "", types: Sequence[str | None] = ()) -> PreparedStatement:
+        width = names.count(",") + 1
+        rows = ("(" + ", ".join(f"${i * width + n}" for n in range(1, width + 1)) + ")" for i in range(count))
+        found = session.prepare(f"INSERT INTO many ({names}) VALUES {', '.join(rows)}{more}", types)
+        assert isinstance(found, PreparedRows)
+        return found
+
+    def given(*columns: Callable[[int], str | None]) -> list[str | None]:
+        return [column(i) for i in range(count) for column in columns]
+
+    inserted = made("id, b, t", " RETURNING id, s, t")
+    assert inserted.parameter_types == ["int", "bigint", "string"] * count and not inserted.is_quick
+    texts = given(str, lambda i: str(-i), lambda i: None if i % 2 else f"'{i}")
+    wanted = [(i, "x", None if i % 2 else f"'{i}") for i in range(count)]
+    assert inserted.execute(texts).rows() == wanted
+    assert world.sql("SELECT count(*), sum(b) FROM many").rows() == [(count, -sum(range(count)))]
+    kinds = [kind for i in range(count) for kind in (("smallint", None) if i % 3 else ("bigint", "int"))]
+    typed = made("id, b", "", kinds)
+    assert typed.parameter_types == [kind or "bigint" for kind in kinds]
+    assert typed.execute(given(str, lambda i: "5")).tag == f"INSERT 0 {count}"
+    assert world.sql("SELECT count(*), sum(b), count(t) FROM many").rows() == [(count, 5 * count, 0)]
+    for column, text, state in (("s", None, "23502"), ("b", "x", "22P02")):
+        wrong = [*given(lambda i: str(100 + i), lambda _: "1")[:-1], text]
+        with pytest.raises(HeadraceError) as raised:
+            made(f"id, {column}").execute(wrong)
+        assert raised.value.sqlstate == state
+    world.sql("DELETE FROM many")
+    list(session.execute("SET TIME ZONE 'Europe/Berlin'"))  # which it was not planned in
+    assert not inserted.is_planned and inserted.execute(texts).rows() == wanted
+    assert world.sql("SELECT count(*) FROM many").rows() == [(count,)]
+    session.close()

@@ -15,6 +15,7 @@ from clients import refused
 from headrace.config import Settings
 from headrace.errors import HeadraceError
 from headrace.session.database import Database, connect
+from headrace.session.stored_roles import ROOT_OID
 from postgres import HOST, Postgres
 from support import eventually
 
@@ -67,7 +68,9 @@ def test_the_example_of_the_page(database: Database, logical: Postgres) -> None:
     users = "SELECT type, options, used_by FROM headrace_catalog.connections"
     (found,) = database.sql(users).rows()
     assert found == ("postgres", "database, host, password, port, user", "visits$changes, slowest_out")
-    assert database.sql("SELECT name, type_, owner FROM rw_catalog.rw_connections").rows() == [("shop", "postgres", 10)]
+    assert database.sql("SELECT name, type_, owner FROM rw_catalog.rw_connections").rows() == [
+        ("shop", "postgres", ROOT_OID)
+    ]
     assert "shop" not in [r[0] for r in database.sql("SELECT relname FROM pg_class").rows()]
     assert "used_by" in str(database.sql("SELECT used_by FROM headrace_catalog.secrets").columns)
 
@@ -124,8 +127,8 @@ def test_what_is_refused(database: Database) -> None:
         (sink.format("blackhole", "broker", "a = 1"), "22023 connection"),
         (sink.format("kafka", "broker", "properties.bootstrap.server = 'b'"), "22023 option properties.bootstrap"),
         (sink.format("kafka", "broker", "connection = broker"), "0A000"),
-        ("CREATE TABLE x (a int) WITH (connection = broker)", "0A000 options of a table without a connector"),
-        ("CREATE TABLE x (a int) WITH (seed = SECRET word)", "0A000 options of a table without a connector"),
+        ("CREATE TABLE x (a int) WITH (connection = broker)", "0A000 a secret or connection of a table"),
+        ("CREATE TABLE x (a int) WITH (seed = SECRET word)", "0A000 a secret or connection of a table"),
         ("CREATE SOURCE x (a int) WITH (connector = 'kafka') FORMAT PLAIN ENCODE AVRO (connection = broker)",
          "0A000 a connection in FORMAT"),
         ("ALTER CONNECTION broker RENAME TO other", "0A000"),

@@ -119,9 +119,31 @@ def test_files(database: Database, tmp_path: Path) -> None:
     assert sorted(pyarrow.parquet.read_table(file).column("page").to_pylist()) == ["/", "/cart"]
 
 
+def test_files_in_a_store(database: Database, s3: S3Server) -> None:
+    database.sql(
+        "CREATE TABLE fu (at timestamp, page text) APPEND ONLY; INSERT INTO fu VALUES (NULL, 'ä'), (NULL, '/')"
+    )
+    database.sql("CREATE SECRET clicks_key AS 'test'")
+    options = "".join(f", {name} = '{value}'" for name, value in {**s3.options, "s3.access.key": "test"}.items())
+    options += ", s3.secret.key = SECRET clicks_key"
+    place = {"s3://shop": f"s3://{s3.bucket}", ", s3.region = 'eu-central-1'": options, "FROM clicks": "FROM fu"}
+    database.sql(example("files", 2, place))
+    database.sql("INSERT INTO fu VALUES (NULL, 'new')")
+    database.flush()
+    database.sql("CREATE TABLE came_back (at timestamp, page text)")
+    database.sql(f"COPY came_back FROM 's3://{s3.bucket}/clicks' (FORMAT json{options.replace(' = ', ' ')})")
+    assert database.sql("SELECT page FROM came_back ORDER BY 1").rows() == [("/",), ("new",), ("ä",)]
+    gone = place | {"s3://shop": "s3://nobodys", "SINK clicks_up": "SINK gone"}
+    with pytest.raises(HeadraceError, match="s3://nobodys/clicks cannot be written"):
+        database.sql(example("files", 2, gone))
+    with pytest.raises(HeadraceError, match=r"option s3\.secret\.key has to be a secret"):
+        open_key = place | {", s3.region = 'eu-central-1'": ", s3.secret.key = 'open'", "SINK clicks_up": "SINK open"}
+        database.sql(example("files", 2, open_key))
+
+
 def test_copy(database: Database, tmp_path: Path) -> None:
     names = {"TABLE fares": "TABLE copied_fares", "FROM fares": "FROM copied_fares", "INTO fares": "INTO copied_fares"}
-    database.sql(example("files", 2, {"/tmp/fares": str(tmp_path / "fares"), **names}))
+    database.sql(example("files", 3, {"/tmp/fares": str(tmp_path / "fares"), **names}))
     assert database.sql("SELECT count(*), min(fare) FROM high_fares").rows() == [(600, Decimal("100.25"))]
 
 

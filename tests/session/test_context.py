@@ -54,10 +54,12 @@ class Scene:
         self.settings = Settings(data_dir=folder, catalog_commit_sync=False)
         self.catalog = Catalog.open(self.settings.catalog_location, full_sync=False)
         self.said: list[str] = []
+        self.running = False
         self.coordinator: Any = SimpleNamespace(
             is_standby=False,
             refuse_writes=lambda what: self.said.append(f"writes: {what}"),
             wait_ready=lambda check: self.said.append("ready"),
+            runs_all=lambda: self.running,
             wait_planned=lambda check: self.said.append("planned"),
             flush=lambda check: self.said.append("flushed"),
         )

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 
+import fastavro
 import pyarrow.parquet
 import pytest
 
@@ -82,6 +83,21 @@ def test_a_query_and_some_columns(items: Database, tmp_path: Path) -> None:
     )
     (file,) = (tmp_path / "none").glob("*.csv")
     assert file.read_text() == '"id"\n'
+
+
+def test_avro_files_are_copied_in(items: Database, tmp_path: Path) -> None:
+    schema = {
+        "type": "record",
+        "name": "Row",
+        "fields": [{"name": "name", "type": "string"}, {"name": "id", "type": "long"}],
+    }
+    with (tmp_path / "a.avro").open("wb") as file:
+        fastavro.writer(file, schema, [{"id": i, "name": f"n{i}"} for i in range(3)], codec="deflate")
+    items.sql("CREATE TABLE from_avro (id int, name text)")
+    assert items.sql(f"COPY from_avro FROM '{tmp_path}' (FORMAT avro)").tag == "COPY 3"
+    assert sorted(items.sql("SELECT * FROM from_avro").rows()) == [(0, "n0"), (1, "n1"), (2, "n2")]
+    with pytest.raises(HeadraceError, match="avro"):
+        items.sql(f"COPY from_avro TO '{tmp_path}/out' (FORMAT avro)")
 
 
 def test_a_transaction_takes_it_back(items: Database, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow.csv
 import pyarrow.parquet
 import pytest
+from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from clients import refused
@@ -99,16 +100,37 @@ def test_an_epoch_that_is_there_already_still_counts_for_the_state(database: Dat
     database.sql("CREATE TABLE things (k int); INSERT INTO things SELECT i % 3 FROM generate_series(1, 30) AS g(i)")
     of_query = "AS SELECT k, count(*) AS n FROM things GROUP BY k"
     database.sql(f"CREATE SINK totals_out {of_query} {into(target, 'totals', 'primary_key = k')}")
-    target.execute("CREATE TABLE kept_back AS SELECT sink FROM headrace_deliveries ORDER BY delivered_at DESC LIMIT 1")
+    target.execute("CREATE TABLE kept_back AS SELECT * FROM headrace_deliveries ORDER BY delivered_at DESC LIMIT 1")
     noted = "UPDATE headrace_deliveries SET epoch = {} WHERE sink IN (SELECT sink FROM kept_back)"
     target.execute(noted.format(1 << 62))
     database.sql("INSERT INTO things SELECT i FROM generate_series(0, 2) AS g(i)")
     database.flush()
     assert rows(target, "totals") == [(0, 10), (1, 10), (2, 10)]
-    target.execute(noted.format(0))
+    target.execute(noted.format("(SELECT epoch FROM kept_back)"))
     database.sql("INSERT INTO things SELECT i FROM generate_series(0, 2) AS g(i)")
     database.flush()
     assert rows(target, "totals") == [(0, 12), (1, 12), (2, 12)]
+
+
+def test_a_target_restored_from_a_backup_stops_the_sink(spark: SparkSession, tmp_path: Path, target: Postgres) -> None:
+    """After a restart, too; it goes on once the target is what it was."""
+    target.execute("CREATE TABLE restored (id int PRIMARY KEY, v int)")
+    with connect(tmp_path, spark=spark, settings=Settings(data_dir=tmp_path, barrier_interval_ms=100)) as database:
+        database.sql("CREATE TABLE t (id int PRIMARY KEY, v int); INSERT INTO t VALUES (1, 1)")
+        database.sql(f"CREATE SINK restored AS SELECT * FROM t {into(target, 'restored')}")
+        target.execute("CREATE TABLE backup AS SELECT * FROM headrace_deliveries")
+        database.sql("INSERT INTO t VALUES (2, 2)")
+        database.flush()
+        target.execute("CREATE TABLE newest AS SELECT * FROM headrace_deliveries")
+        target.execute("DELETE FROM restored WHERE id = 2", "TRUNCATE headrace_deliveries",
+                       "INSERT INTO headrace_deliveries SELECT * FROM backup")  # fmt: skip
+    with connect(tmp_path, spark=spark, settings=Settings(data_dir=tmp_path, barrier_interval_ms=100)) as database:
+        database.sql("INSERT INTO t VALUES (3, 3)")
+        eventually(lambda: "does not have what this sink has delivered" in error_of(database, "restored"))
+        assert rows(target, "restored") == [(1, 1)]
+        target.execute("INSERT INTO restored VALUES (2, 2)", "TRUNCATE headrace_deliveries",
+                       "INSERT INTO headrace_deliveries SELECT * FROM newest")  # fmt: skip
+        eventually(lambda: rows(target, "restored") == [(1, 1), (2, 2), (3, 3)])
 
 
 def test_postgres_append(database: Database, target: Postgres) -> None:
@@ -169,6 +191,62 @@ def test_a_target_that_is_down_delays_nobody(database: Database, target: Postgre
         target.start()
     eventually(lambda: rows(target, "slow") == [(1,), (2,)])
     eventually(lambda: not error_of(database, "slow_out"))
+
+
+def test_targets_that_are_full_or_slow_delay_nobody(database: Database, target: Postgres) -> None:
+    """What is the matter with each is shown; both have everything once they take it."""
+    target.execute("CREATE TABLE is_full (id int PRIMARY KEY); CREATE TABLE is_slow (id int PRIMARY KEY)")
+    target.execute("CREATE TABLE hindered (by text); INSERT INTO hindered VALUES ('is_full'), ('is_slow')")
+    target.execute(
+        """CREATE FUNCTION hinder() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+             IF TG_TABLE_NAME = 'is_full' AND EXISTS (SELECT FROM hindered WHERE by = 'is_full') THEN
+               RAISE EXCEPTION 'could not extend file' USING ERRCODE = '53100';
+             END IF;
+             WHILE EXISTS (SELECT FROM hindered WHERE by = TG_TABLE_NAME) LOOP PERFORM pg_sleep(0.05); END LOOP;
+             RETURN NEW;
+           END $$""",
+        *(f"CREATE TRIGGER h BEFORE INSERT ON {name} FOR EACH ROW EXECUTE FUNCTION hinder()"
+          for name in ("is_full", "is_slow")),
+    )  # fmt: skip
+    database.sql("CREATE TABLE pressed (id int PRIMARY KEY)")
+    for name in ("is_full", "is_slow"):
+        database.sql(f"CREATE SINK {name} FROM pressed {into(target, name)}")
+    database.sql("CREATE MATERIALIZED VIEW unhindered AS SELECT count(*) AS n FROM pressed")
+    database.sql("INSERT INTO pressed VALUES (1)")
+    eventually(lambda: "could not extend file (SQLSTATE 53100)" in error_of(database, "is_full"))
+    shown = "SELECT status, in_flight_epoch IS NOT NULL FROM headrace_catalog.jobs WHERE name = 'is_slow'"
+    eventually(lambda: database.sql(shown).rows() == [("running", True)])
+    for i in range(2, 5):
+        database.sql(f"INSERT INTO pressed VALUES ({i})")
+        eventually(lambda i=i: database.sql("SELECT n FROM unhindered").rows() == [(i,)])
+    (line,) = (row for row in database.sql("SHOW JOBS").rows() if row[1] == "is_full")
+    assert line[2] == "failing" and line[3] > 0 and "could not extend file" in line[4], "with its lag"
+    target.execute("DELETE FROM hindered")
+    for name in ("is_full", "is_slow"):
+        eventually(lambda name=name: rows(target, name) == [(1,), (2,), (3,), (4,)])
+
+
+def test_a_commit_at_every_so_many_checkpoints(database: Database, tmp_path: Path) -> None:
+    """FLUSH has one at once; the option can be altered while the sink runs."""
+    database.sql(
+        "CREATE TABLE rare (id int PRIMARY KEY); CREATE MATERIALIZED VIEW often AS SELECT count(*) AS n FROM rare"
+    )
+    way = f"connector = 'deltalake', location = '{tmp_path}/rare', create_table_if_not_exists = true"
+    database.sql(f"CREATE SINK rarely FROM rare WITH ({way}, primary_key = 'id', commit_checkpoint_interval = 100000)")
+
+    def commits() -> int:
+        return len(DeltaTable(f"{tmp_path}/rare").history())
+
+    before = commits()
+    for i in range(1, 4):
+        database.sql(f"INSERT INTO rare VALUES ({i})")
+        eventually(lambda i=i: database.sql("SELECT n FROM often").rows() == [(i,)])
+    assert commits() <= before + 1, "its first epoch may begin at once"
+    database.flush()
+    assert commits() <= before + 2 and DeltaTable(f"{tmp_path}/rare").to_pyarrow_table().num_rows == 3
+    database.sql("ALTER SINK rarely SET (commit_checkpoint_interval = 1)")
+    database.sql("INSERT INTO rare VALUES (4)")
+    eventually(lambda: DeltaTable(f"{tmp_path}/rare").to_pyarrow_table().num_rows == 4)
 
 
 @pytest.mark.parametrize("kind", ["parquet", "json", "csv"])

@@ -52,6 +52,20 @@ def session(database: Database) -> Iterator[Session]:
          "indrelid = 'looked'::regclass ORDER BY 1", [
              ("looked_n", "2 3", False, "CREATE INDEX looked_n ON public.looked USING btree (n) INCLUDE (t)"),
              ("looked_pkey", "3 1", True, "CREATE UNIQUE INDEX looked_pkey ON public.looked USING btree (t, id)")]),
+        ("SELECT i.*, i.indkey AS also FROM (SELECT indkey, indoption FROM pg_index WHERE indisprimary AND "
+         "indrelid = 'looked'::regclass) i", [("3 1", "0 0", "3 1")]),
+        ("SELECT string_to_array('a,b,', ','), string_to_array('', ','), string_to_array('a', ''), "
+         "string_to_array('a,b', ',', 'a') FROM pg_am LIMIT 1", [(["a", "b", ""], [], ["a"], [None, "b"])]),
+        ("SELECT parse_ident(' Public . \"Odd \"\"one\"') FROM pg_am LIMIT 1", [(["public", 'Odd "one'],)]),
+        ("SELECT format('%s|%I|%L|%%|%L', 'a', 'Odd one', 'it''s', NULL) FROM pg_am LIMIT 1",
+         [("a|\"Odd one\"|'it''s'|%|NULL",)]),
+        ("SELECT x, s[x] FROM generate_series(1, 2) AS x, string_to_array('a,b', ',') s, pg_am WHERE amname = 'btree' "
+         "ORDER BY 1", [(1, "a"), (2, "b")]),
+        ("SELECT q.select FROM (SELECT relname AS select FROM pg_class WHERE relname = 'looked') q", [("looked",)]),
+        ("SELECT current_setting(name) FROM pg_settings WHERE name = 'standard_conforming_strings'", [("on",)]),
+        ("SELECT has_table_privilege('root', '\"' || nspname || '\".\"' || relname || '\"', 'select') FROM pg_class c, "
+         "pg_namespace n WHERE n.oid = relnamespace AND relname = 'Odd one'", [(True,)]),
+        ("SELECT array_remove(ARRAY['a', 'b', NULL], 'a') FROM pg_am LIMIT 1", [(["b", None],)]),
         ("SELECT i.indkey[0], i.indkey[1] FROM pg_index i WHERE indisprimary AND indrelid = 'looked'::regclass",
          [(3, 1)]),
         ("SELECT unnest(indkey) AS k, generate_subscripts(indkey, 1) AS i FROM pg_index WHERE indisprimary AND "
@@ -187,3 +201,90 @@ def test_a_lookup_sees_what_was_made_just_now(session: Session) -> None:
         run(session, f"CREATE TABLE fresh_{number} (a int)")
         assert run(session, "SELECT count(*) FROM pg_class WHERE relname LIKE 'fresh%'") == [(number + 1,)]
     run(session, *(f"DROP TABLE fresh_{number}" for number in range(3)))
+
+
+def test_columns_of_one_name_keep_it(session: Session) -> None:
+    found = session.prepare("SELECT c.oid, c.relname, c.* FROM pg_class c WHERE relname = $1")
+    names = [column.name for column in found.columns or ()]
+    assert names[:3] == ["oid", "relname", "oid"] and [n for n in names if n.endswith("_1")] == []
+
+
+@pytest.mark.parametrize(
+    ("sql", "error"),
+    [
+        ("SELECT parse_ident('a b') FROM pg_am", HeadraceError),
+        ("SELECT format('%s') FROM pg_am", InvalidParameter),
+        ("SELECT format('%1$s', amname) FROM pg_am", NotSupported),
+        ("SELECT format(amname) FROM pg_am", NotSupported),
+    ],
+)
+def test_texts_that_are_not_understood(session: Session, sql: str, error: type[HeadraceError]) -> None:
+    with pytest.raises(error):
+        run(session, sql)
+
+
+_COMMENTS = "SELECT objsubid, description, classoid::regclass::text FROM pg_description ORDER BY 2"
+
+
+def test_comments(session: Session) -> None:
+    run(
+        session,
+        "COMMENT ON TABLE looked IS 'a table'", "COMMENT ON COLUMN public.looked.t IS 'c column'",
+        "COMMENT ON MATERIALIZED VIEW looking IS 'b''s view'", "COMMENT ON SCHEMA elsewhere IS 'd schema'",
+        'COMMENT ON COLUMN elsewhere."Odd one".x IS \'e\'',
+    )  # fmt: skip
+    assert [row[:2] for row in run(session, _COMMENTS)] == [
+        (0, "a table"), (0, "b's view"), (3, "c column"), (0, "d schema"), (1, "e")]  # fmt: skip
+    assert run(
+        session, "SELECT obj_description('looked'::regclass, 'pg_class'), col_description('looked'::regclass, 3)"
+    ) == [("a table", "c column")]
+    run(session, "COMMENT ON TABLE looked IS ''", "COMMENT ON COLUMN looked.t IS NULL")
+    assert [text for _, text, _ in run(session, _COMMENTS)] == ["b's view", "d schema", "e"]
+    run(session, "COMMENT ON MATERIALIZED VIEW looking IS NULL")
+
+
+@pytest.mark.parametrize(
+    ("sql", "sqlstate"),
+    [
+        ("COMMENT ON TABLE nothing IS 'x'", "42P01"),
+        ("COMMENT ON VIEW looked IS 'x'", "42809"),
+        ("COMMENT ON COLUMN looked.nothing IS 'x'", "42703"),
+        ("COMMENT ON SCHEMA nothing IS 'x'", "3F000"),
+        ("COMMENT ON DATABASE dev IS 'x'", "0A000"),
+        ("COMMENT ON COLUMN looked IS 'x'", "42601"),
+        ("COMMENT ON TABLE looked IS x", "42601"),
+        ("COMMENT ON TABLE looked IS 'x' y", "42601"),
+    ],
+)
+def test_comments_that_are_refused(session: Session, sql: str, sqlstate: str) -> None:
+    with pytest.raises(HeadraceError) as caught:
+        run(session, sql)
+    assert caught.value.sqlstate == sqlstate
+
+
+def test_root_owns_what_it_owns_after_it_is_stored(session: Session) -> None:
+    owner = "SELECT DISTINCT pg_get_userbyid(relowner) FROM pg_class"
+    before = set(run(session, "SELECT oid FROM pg_class"))
+    run(session, "ALTER DEFAULT PRIVILEGES GRANT SELECT ON TABLES TO PUBLIC")
+    assert run(session, owner) == [("root",)]
+    defaults = "SELECT defaclobjtype, defaclacl, rolname FROM pg_default_acl d JOIN pg_roles r ON r.oid = defaclrole"
+    assert run(session, defaults) == [("r", ["root=arwd/root", "=r/root"], "root")]
+    run(session, "ALTER DEFAULT PRIVILEGES REVOKE SELECT ON TABLES FROM PUBLIC")
+    assert set(run(session, "SELECT oid FROM pg_class")) == before
+
+
+def test_functions_of_users_are_listed(session: Session) -> None:
+    run(session, "CREATE FUNCTION made(x int, y text) RETURNS int LANGUAGE python AS 'return x'")
+    assert run(
+        session, "SELECT pg_get_function_arguments(p.oid), pg_get_function_result(p.oid), l.lanname, n.nspname "
+        "FROM pg_proc p JOIN pg_language l ON l.oid = prolang JOIN pg_namespace n ON n.oid = pronamespace "
+        "WHERE proname = 'made'",
+    ) == [("x integer, y text", "integer", "python", "public")]  # fmt: skip
+    run(session, "DROP FUNCTION made")
+
+
+def test_what_is_built_on_a_table(session: Session) -> None:
+    assert run(
+        session, "SELECT DISTINCT v.relname FROM pg_depend d JOIN pg_rewrite r ON r.oid = d.objid JOIN pg_class v ON "
+        "v.oid = r.ev_class WHERE d.refobjid = 'looked'::regclass AND d.deptype = 'n'",
+    ) == [("looking",)]  # fmt: skip

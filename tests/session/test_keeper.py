@@ -87,6 +87,9 @@ class Scene:
     def note_failure(self, what: str, error: Exception) -> None:
         self.said.append(f"{what} failed: {error}")
 
+    def plan_suspect(self) -> None:
+        pass
+
     def suspend(self, reason: HeadraceError) -> None:
         if not self._suspended:
             self.said.append("suspend")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 from pyspark.sql import SparkSession
@@ -29,7 +30,9 @@ from headrace.session.handlers import HANDLERS
 from headrace.session.rights import Rights
 from headrace.session.session import Session
 from headrace.session.stored_roles import Role
+from headrace.session.system.system_relations import _RELATIONS
 from headrace.sql import statements as st
+from support import eventually
 
 
 @pytest.fixture(scope="module")
@@ -181,6 +184,32 @@ def test_a_plan_that_was_kept_is_not_run_without_the_right(database: Database, r
     run(root, "DROP TABLE t")
 
 
+def test_a_plan_that_another_role_has_made_is_not_run_without_the_right(database: Database, root: Session) -> None:
+    run(root, "CREATE TABLE t (a int PRIMARY KEY, b text)", "INSERT INTO t VALUES (1, 'x')")
+    prepared, text = "SELECT b FROM t WHERE a = $1", "SELECT b FROM t WHERE a = {}"
+
+    def plan() -> None:
+        assert root.prepare(prepared).execute(["1"]).rows() == [("x",)]
+        for number in (1, 2, 3):
+            run(root, text.format(number))
+
+    plan()
+    anna = database.session(user="anna")
+    assert anna.known_statement(prepared, []) is None and not anna.knows_text(text.format(4))
+    denied(anna, text.format(4))
+    with pytest.raises(InsufficientPrivilege):
+        anna.prepare(prepared)
+    run(root, "GRANT SELECT ON t TO anna")
+    plan()
+    assert anna.known_statement(prepared, []) is not None and anna.knows_text(text.format(4))
+    assert anna.prepare(prepared).execute(["1"]).rows() == run(anna, text.format(1)) == [("x",)]
+    run(root, "REVOKE SELECT ON t FROM anna")
+    plan()
+    assert anna.known_statement(prepared, []) is None and not anna.knows_text(text.format(4))
+    denied(anna, text.format(1))
+    run(root, "DROP TABLE t")
+
+
 def test_a_view_reads_with_its_owners_rights(database: Database, root: Session) -> None:
     run(root, "CREATE TABLE t (a int, b text)", "INSERT INTO t VALUES (1, 'secret')",
         "CREATE VIEW v AS SELECT a FROM t",
@@ -307,6 +336,63 @@ def test_code_files_secrets_and_the_system_take_rights_of_their_own(database: Da
     run(root, "REVOKE pg_execute_server_program FROM anna", "DROP FUNCTION f", "DROP SECRET key")
 
 
+def test_roles_are_commented_on_by_those_who_may_alter_them(database: Database, root: Session) -> None:
+    run(root, "COMMENT ON ROLE anna IS 'makes reports'", "COMMENT ON ROLE bert IS 'reads them'",
+        "COMMENT ON ROLE bert IS NULL")  # fmt: skip
+    described = "SELECT rolname, shobj_description(oid, 'pg_authid') FROM pg_roles WHERE rolname IN ('anna', 'bert')"
+    assert sorted(run(root, described)) == [("anna", "makes reports"), ("bert", None)]
+    assert run(root, "SELECT count(*) FROM pg_description d JOIN pg_roles r ON r.oid = d.objoid") == [(0,)]
+    bert = database.session(user="bert")
+    assert denied(bert, "COMMENT ON ROLE anna IS 'mine'") == "permission denied to alter role"
+    with pytest.raises(UndefinedObject, match='role "nobody" does not exist'):
+        run(root, "COMMENT ON ROLE nobody IS 'x'")
+    with pytest.raises(NotSupported, match='a comment on the role "root"'):
+        run(root, "COMMENT ON ROLE root IS 'x'")
+    bert.close()
+
+
+def test_nobody_reads_a_password_anywhere(database: Database, root: Session) -> None:
+    """Neither in a system relation nor in what is shown of whatever has it; and who may not use it, does not."""
+    word = "Hunter2-is-nowhere"
+    run(root, "CREATE TABLE told (a int)", f"CREATE SECRET hidden AS '{word}'",
+        "CREATE CONNECTION held WITH (type = 'postgres', host = 'h', user = 'u', password = SECRET hidden, "
+        "database = 'd')", f"ALTER ROLE bert PASSWORD '{word}'",
+        "CREATE SUBSCRIPTION told_log FROM told WITH (retention = '1 h')",
+        "CREATE TABLE hooked (j jsonb) WITH (connector = 'webhook') VALIDATE SECRET hidden AS "
+        "secure_compare(headers ->> 'authorization', hidden)", "COMMENT ON CONNECTION held IS 'for reports'",
+        "GRANT CREATE ON SCHEMA public TO anna")  # fmt: skip
+    anna = database.session(user="anna")
+    for session in (root, anna):
+        for schema, name in sorted(_RELATIONS):
+            with suppress(InsufficientPrivilege):
+                assert word not in str(run(session, f"SELECT * FROM {schema}.{name}")), name
+        for sql in ("SHOW CREATE CONNECTION held", "SHOW CREATE TABLE hooked", "SHOW CREATE SECRET hidden",
+                    "SHOW CREATE SUBSCRIPTION told_log", "SHOW PROCESSLIST", "SHOW SECRETS"):  # fmt: skip
+            with suppress(InsufficientPrivilege):
+                assert word not in str(run(session, sql)), sql
+    for sql in (
+        "DROP CONNECTION held", "ALTER CONNECTION held OWNER TO anna", "COMMENT ON CONNECTION held IS 'mine'",
+        "ALTER SECRET hidden AS 'mine'", "DROP SUBSCRIPTION told_log",
+        "DECLARE c SUBSCRIPTION CURSOR FOR told_log FULL",
+        "ALTER SUBSCRIPTION told_log SET (retention = '9 days')",
+        "CREATE SUBSCRIPTION own FROM told WITH (retention = '1 h')",
+        "CREATE CONNECTION own WITH (type = 'postgres', host = 'h', user = 'u', password = SECRET hidden, "
+        "database = 'd')",
+        "CREATE TABLE own (j jsonb) WITH (connector = 'webhook') VALIDATE SECRET hidden AS "
+        "secure_compare(headers ->> 'authorization', hidden)",
+    ):  # fmt: skip
+        denied(anna, sql)
+    run(root, "GRANT SELECT ON told TO anna")
+    run(anna, "DECLARE c SUBSCRIPTION CURSOR FOR told_log FULL")
+    run(root, "REVOKE SELECT ON told FROM anna")
+    denied(anna, "FETCH 1 FROM c")
+    with pytest.raises(InvalidParameter, match="has a password in its URL"):
+        run(root, f"CREATE CONNECTION open WITH (type = 'iceberg', catalog.type = 'rest', catalog.uri = "
+                  f"'https://u:{word}@h', warehouse.path = 'x')")  # fmt: skip
+    anna.close()
+    run(root, "DROP SUBSCRIPTION told_log", "DROP TABLE told, hooked", "DROP CONNECTION held", "DROP SECRET hidden")
+
+
 def test_roles_are_made_and_changed_by_those_who_may(database: Database, root: Session) -> None:
     anna = database.session(user="anna")
     assert denied(anna, "CREATE ROLE carl") == "permission denied to create role"
@@ -408,3 +494,41 @@ def test_what_has_to_do_with_rights_is_refused_by_older_programs() -> None:
         assert decode("object", "1", encode(record)) == record
     older = ObjectRecord(1, Role("r").content, "pg_authid", "r")
     assert '"v":3' in encode(older) and Role.of(older).superuser
+
+
+def test_comments_are_refused_by_older_programs() -> None:
+    record = ObjectRecord(1, TableContent(), "public", "t", comments={"": "x", "a": "y"})
+    assert '"v":8' in encode(record) and decode("object", "1", encode(record)) == record
+    assert "comments" not in encode(ObjectRecord(1, TableContent(), "public", "t"))
+
+
+def test_what_failed_is_told_to_who_may_see_the_rows(database: Database, root: Session) -> None:
+    """An error of a view has values of rows in it: they are in no list, notice or error of who may not see them."""
+    run(root, "CREATE TABLE texts (a int PRIMARY KEY, t text)", "INSERT INTO texts VALUES (1, '5')",
+        "CREATE MATERIALIZED VIEW numbers AS SELECT a, t::int AS n FROM texts", "CREATE ROLE watcher LOGIN",
+        "GRANT pg_monitor TO watcher", "GRANT SELECT ON numbers TO anna, watcher",
+        "INSERT INTO texts VALUES (2, 'confidential')")  # fmt: skip
+    anna, watcher = database.session(user="anna"), database.session(user="watcher")
+
+    def told(session: Session, sql: str) -> str:
+        try:
+            results = [(r.rows(), [n.message for n in r.notices]) for r in session.execute(sql)]
+        except HeadraceError as error:
+            return f"{error.message} {error.detail} {error.hint}"
+        return str(results)
+
+    eventually(lambda: "confidential" in told(root, "SHOW JOBS"), "the view to fail")
+    asked = ["FLUSH", "WAIT", "SHOW JOBS", "SHOW PROGRESS", "SELECT * FROM headrace_catalog.jobs",
+             "SELECT * FROM numbers", "SELECT * FROM headrace_catalog.barriers",
+             "SELECT * FROM headrace_catalog.progress",
+             "SET query_consistency = 'global'; SELECT * FROM numbers"]  # fmt: skip
+    for sql in asked:
+        assert "confidential" not in told(anna, sql), sql
+    assert "is failing" in told(anna, "FLUSH") and "is failing" in told(anna, "SELECT * FROM numbers")
+    for session in (root, watcher):
+        for sql in ("FLUSH", "SELECT * FROM numbers", "SELECT error FROM headrace_catalog.jobs"):
+            assert "confidential" in told(session, sql), sql
+    run(root, "DELETE FROM texts WHERE a = 2", "FLUSH", "DROP MATERIALIZED VIEW numbers", "DROP TABLE texts")
+    for session in (anna, watcher):
+        session.close()
+    run(root, "DROP ROLE watcher")

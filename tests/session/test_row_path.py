@@ -5,8 +5,11 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Callable, Iterator
+from datetime import UTC as UTC_TIME
+from datetime import datetime
 from functools import partial
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 import pytest
@@ -262,3 +265,38 @@ def test_both_ways_of_a_statement_agree(session: Session, monkeypatch: pytest.Mo
         assert isinstance(result, tuple) or sorted(map(repr, rows(session, SHOW))) == first
     assert not differing
     assert planned.count("rows") > 30 and planned.count("transaction") > 30
+
+
+TIMED = (
+    "CREATE TABLE timed (k int PRIMARY KEY, at timestamptz DEFAULT now(), local timestamp DEFAULT localtimestamp, "
+    "day date DEFAULT current_date, changed timestamptz, shown timestamp, said date)"
+)
+
+
+def test_the_time_of_a_statement(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is one for all rows and columns, shown by the clocks of the zone; rows are written without Spark."""
+    list(session.execute(f"SET TIME ZONE 'Asia/Tokyo'; DROP TABLE IF EXISTS timed; {TIMED}"))
+
+    def refused(*arguments: object) -> None:
+        raise AssertionError("by rows alone")
+
+    monkeypatch.setattr(dml, "run_writing", refused)
+    before = datetime.now(UTC_TIME)
+    list(session.execute("INSERT INTO timed (k, changed, shown, said) VALUES (1, now(), now(), CURRENT_TIMESTAMP), "
+                         "(2, CURRENT_TIMESTAMP, localtimestamp, current_date), (3, NULL, NULL, NULL)"))  # fmt: skip
+    between = datetime.now(UTC_TIME)
+    list(session.execute("UPDATE timed SET changed = now(), shown = now(), said = now() WHERE k = 2 AND at <= now()"))
+    after = datetime.now(UTC_TIME)
+    *_, shown = session.execute("SELECT * FROM timed ORDER BY k")
+    found = shown.rows()
+    tokyo = ZoneInfo("Asia/Tokyo")
+    ((_, at, local, day, *first), second, third) = found
+    assert before <= at <= between
+    # Defaults are meant in the zone in which they were declared: that of the session.
+    here = at.astimezone(tokyo).replace(tzinfo=None)
+    assert (local, day) == (here, here.date()) and first == [at, here, here.date()]
+    assert second[1:4] == third[1:4] == (at, local, day) and third[4:] == (None, None, None)
+    assert between <= second[4] <= after
+    again = second[4].astimezone(tokyo).replace(tzinfo=None)
+    assert second[5:] == (again, again.date())
+    assert rows(session, "DELETE FROM timed WHERE k = 1 AND at > now(); SELECT count(*) FROM timed") == [(3,)]

@@ -63,6 +63,14 @@ def test_refused(database: Database) -> None:
     assert "t_out" not in {r[0] for r in database.sql("SHOW SINKS").rows()}
 
 
+def test_a_sink_is_always_decoupled(database: Database) -> None:
+    for value in ("default", "true", "enable"):
+        database.sql(f"SET sink_decouple = {value}")
+    assert database.sql("SHOW sink_decouple").rows()[0][0] == "enable"
+    for value in ("false", "disable"):
+        assert refused(database, f"SET sink_decouple = {value}").startswith("22023")
+
+
 def test_a_restart_goes_on(spark: SparkSession, tmp_path: Path) -> None:
     settings = Settings(data_dir=tmp_path, run_fsync=False, catalog_commit_sync=False, barrier_interval_ms=60_000)
     with connect(tmp_path, spark=spark, settings=settings) as database:

@@ -32,6 +32,7 @@ from headrace.errors import (
 )
 from headrace.server.server import run_server_in_thread
 from headrace.server.simple_client import PgClient
+from headrace.session import shared_reads
 from headrace.session.database import Database
 from headrace.session.instance import open_with
 from headrace.session.session import Session
@@ -268,6 +269,7 @@ def test_a_read_whose_objects_are_gone_is_made_of_newer_ones(opened: Open, monke
     assert rows(session, "SELECT k FROM t WHERE k > 0 ORDER BY k")[:9] == [(n,) for n in range(1, 10)]
     with monkeypatch.context() as patched:
         patched.setattr(Run, "open", missing)
+        patched.setattr(shared_reads, "CONTENT_BYTES", -1)  # nor are rows kept in memory
         OPEN_RUNS.clear()
         with pytest.raises(SerializationFailure, match="conflict with recovery"):
             rows(session, "SELECT k FROM t")
@@ -439,8 +441,11 @@ def test_tables_are_written_to_before_views_are_planned(opened: Open, monkeypatc
     assert rows(session, "SELECT n FROM o") == [(3,)]
 
 
-def test_small_runs_that_a_power_failure_takes_come_back(opened: Open, tmp_path: Path) -> None:
+def test_small_runs_that_a_power_failure_takes_come_back(
+    opened: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The object of a small write is not forced to the disk: its bytes are in the catalog as well."""
+    monkeypatch.setattr(shared_reads, "CONTENT_BYTES", -1)  # no rows are kept in memory
     active = opened("a", run_fsync=True, compaction_interval_ms=600_000)
     run(active.session(), "CREATE TABLE t (k int PRIMARY KEY)", "INSERT INTO t VALUES (1)", "INSERT INTO t VALUES (2)")
     standby = opened("b", standby=True)

@@ -64,3 +64,20 @@ def test_time_and_lookups_over_a_restart(spark: SparkSession, tmp_path: Path) ->
         }.items():
             with pytest.raises(NotSupported, match=reason):
                 database.sql(f"CREATE MATERIALIZED VIEW x AS {query}")
+
+
+@pytest.mark.parametrize("key", ["", ", PRIMARY KEY (a)"])
+def test_what_a_statement_leaves_out_is_of_its_own_time(database: Database, key: str) -> None:
+    """Several defaults, and what a query itself asks: all are of one time, as in PostgreSQL."""
+    columns = "d timestamptz DEFAULT now(), e timestamp DEFAULT localtimestamp, f text DEFAULT 'k'"
+    database.sql(f"CREATE TABLE timed (a int, x timestamptz, {columns}{key})")
+    for statement in (
+        "INSERT INTO timed (a) SELECT g FROM generate_series(1, 2) AS s(g)",
+        "INSERT INTO timed (a, x) SELECT g, now() FROM generate_series(3, 4) AS s(g)",
+        "INSERT INTO timed SELECT 5, now() RETURNING a",
+        "INSERT INTO timed (a, x) VALUES (6, now()), (7, now() + INTERVAL '0 s')",
+    ):
+        database.sql(statement)
+    found = "SELECT a, x IS NULL OR x = d, d = e, f FROM timed ORDER BY a"
+    assert database.sql(found).rows() == [(a, True, True, "k") for a in range(1, 8)]
+    database.sql("DROP TABLE timed")

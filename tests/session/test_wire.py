@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
+import io
+import json
 from collections.abc import Awaitable, Callable, Iterator
 from decimal import Decimal
 from typing import Any
@@ -111,6 +113,106 @@ def test_asyncpg_reads_every_list(server: ServerThread) -> None:
         assert await connection.fetchval("SHOW TIME ZONE") == "UTC"
 
     with_asyncpg(server, use)
+
+
+def test_asyncpg_asks_the_catalogs_about_types(server: ServerThread, table: str) -> None:
+    """Records, arrays of them, and codecs: for each it reads `pg_type`, in binary."""
+
+    async def use(connection: Any) -> None:
+        assert [tuple(row["r"]) for row in await connection.fetch("SELECT ROW(1, 'a'::text) AS r")] == [(1, "a")]
+        arrays = await connection.fetchval("SELECT ARRAY[ROW(1, 'a'::text), ROW(2, NULL)]")
+        assert [tuple(record) for record in arrays] == [(1, "a"), (2, None)]
+        statement = await connection.prepare(f"SELECT id, price, raw FROM {table} WHERE id = ANY($1) AND name = $2")
+        assert [a.type.name for a in statement.get_attributes()] == ["int4", "numeric", "bytea"]
+        assert [p.name for p in statement.get_parameters()] == ["int4[]", "text"]
+        await connection.set_type_codec("jsonb", encoder=json.dumps, decoder=json.loads, schema="pg_catalog")
+        assert await connection.fetchval("SELECT $1::jsonb", {"a": [1]}) == {"a": [1]}
+        await connection.reset_type_codec("jsonb", schema="pg_catalog")
+        with pytest.raises(ValueError, match=r"unknown type: public\.hstore"):
+            await connection.set_builtin_type_codec("hstore", codec_name="pg_contrib.hstore")
+        with pytest.raises(ValueError, match=f"unknown type: public.{table}"):  # there are no types of tables' rows
+            await connection.set_type_codec(table, encoder=str, decoder=str)
+        rows = await connection.fetch(
+            "SELECT oid, typname, typtype, typinput FROM pg_type WHERE oid = ANY($1) AND typtype = $2", [23, 25], b"b"
+        )
+        assert [tuple(row) for row in rows] == [(23, "int4", b"b", "int4in"), (25, "text", b"b", "textin")]
+        named = await connection.fetchrow(f"SELECT '{table}'::regclass, '{table}'::regclass::oid, $1::regtype", "int4")
+        assert (named[0], named[2]) == (table, "integer") and named[1] > 0
+        assert await connection.fetchval("SELECT relname FROM pg_class WHERE oid = $1", named[1]) == table
+        await connection.reload_schema_state()
+
+    with_asyncpg(server, use)
+
+
+def test_asyncpg_copies(server: ServerThread, table: str) -> None:
+    async def use(connection: Any) -> None:
+        items = [(i, *ITEM[1:]) for i in range(5)]
+        assert await connection.copy_records_to_table(table, records=items) == "COPY 5"
+        few = ((i, str(i)) for i in range(5, 8))
+        assert await connection.copy_records_to_table(table, records=few, columns=["id", "name"]) == "COPY 3"
+        assert await connection.copy_to_table(table, source=io.BytesIO(b"8,x\n"), columns=["id", "name"], format="csv")
+        out = io.BytesIO()
+        query = f"SELECT id, name FROM {table} WHERE id > $1 ORDER BY id"
+        assert await connection.copy_from_query(query, 6, output=out, format="csv", header=True) == "COPY 2"
+        assert out.getvalue() == b"id,name\n7,7\n8,x\n"
+        assert await connection.copy_from_table(table, output=io.BytesIO(), format="binary") == "COPY 9"
+        with pytest.raises(asyncpg.FeatureNotSupportedError):
+            await connection.copy_records_to_table(table, records=items, where="id > 3")
+        with pytest.raises(asyncpg.FeatureNotSupportedError):
+            await connection.add_listener("news", lambda *heard: None)
+        assert await connection.fetchval(f"SELECT count(*) FROM {table}") == 9
+
+    with_asyncpg(server, use)
+
+
+def test_asyncpg_follows_changes(server: ServerThread, table: str) -> None:
+    """A subscription's cursor, and its stream until it is cancelled."""
+
+    async def use(connection: Any) -> None:
+        await connection.execute(f"CREATE SUBSCRIPTION {table}_log FROM {table} WITH (retention = '1 hour')")
+        await connection.execute(f"DECLARE news SUBSCRIPTION CURSOR FOR {table}_log FULL")
+        await connection.execute(f"INSERT INTO {table} (id, name) VALUES ($1, $2)", 1, "a")
+        rows = await connection.fetch("FETCH 5 FROM news WITH (timeout = '20s')")
+        assert [(row["id"], row["name"], row["op"]) for row in rows] == [(1, "a", "Insert")]
+        await connection.execute("CLOSE news")
+        out = io.BytesIO()
+        ended = await connection.copy_from_query(f"SUBSCRIBE {table} FULL UP TO now()", output=out, format="csv")
+        assert ended == "COPY 1" and out.getvalue().split(b",")[1:4] == [b"Insert", b"1", b"a"]
+        heard = asyncio.Event()
+
+        async def hear(data: bytes) -> None:
+            if b"second" in data:
+                heard.set()
+
+        stream = asyncio.ensure_future(connection.copy_from_query(f"SUBSCRIBE {table}_log FULL", output=hear))
+        other = await asyncpg.connect(host="127.0.0.1", port=server.port, user="root", database="dev")
+        await other.execute(f"INSERT INTO {table} (id, name) VALUES (2, 'second')")
+        await asyncio.wait_for(heard.wait(), WAIT_S)
+        stream.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await stream
+        assert await connection.fetchval(f"SELECT count(*) FROM {table}") == 2  # the line is of use afterwards
+        await other.execute(f"DROP SUBSCRIPTION {table}_log")
+        await other.close()
+
+    with_asyncpg(server, use)
+
+
+def test_asyncpg_lends_connections(server: ServerThread, table: str) -> None:
+    """A pool resets what it gets back: cursors, settings, what was listened to."""
+
+    async def run() -> None:
+        at = {"host": "127.0.0.1", "port": server.port, "user": "root", "database": "dev", "timeout": WAIT_S}
+        async with asyncpg.create_pool(**at, min_size=1, max_size=2) as pool:
+            async with pool.acquire() as lent:
+                await lent.execute("SET search_path = pg_catalog")
+                await lent.execute("SET TIME ZONE 'Europe/Berlin'")
+            names = [pool.execute(f"INSERT INTO {table} (id) VALUES ($1)", i) for i in range(8)]
+            assert await asyncio.gather(*names) == ["INSERT 0 1"] * 8
+            assert await pool.fetchval(f"SELECT count(*) FROM {table}") == 8
+            assert {await pool.fetchval("SHOW TIME ZONE") for _ in range(3)} == {"UTC"}
+
+    asyncio.run(run())
 
 
 def test_asyncpg_prepares_by_statement(server: ServerThread) -> None:

@@ -38,8 +38,8 @@ from headrace.coordinator.run import live_state as live_state_module
 from headrace.coordinator.run.driver import Driver
 from headrace.coordinator.run.live_state import Job
 from headrace.coordinator.writes.settling import restore
+from headrace.dataflow.epoch_result import EpochResult
 from headrace.dataflow.params import EpochParams
-from headrace.dataflow.runner import EpochResult
 from headrace.errors import (
     EpochTooNew,
     EpochTooOld,

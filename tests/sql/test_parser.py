@@ -14,6 +14,7 @@ from headrace.common.zones import UTC
 from headrace.errors import HeadraceError, InvalidText, NotSupported, SyntaxFault
 from headrace.sql import statements as st
 from headrace.sql.dialect import tokenize
+from headrace.sql.not_offered import REFUSED
 from headrace.sql.parser import bind, parameter_count, parameter_types, parse, parse_one, parse_query
 from headrace.sql.postgres import parse_statement
 from headrace.sql.starts import Readers, Start, starts
@@ -65,7 +66,19 @@ def test_syntax_errors(sql: str, message: str, position: int) -> None:
     assert (caught.value.message, caught.value.position) == (message, position)
 
 
-@pytest.mark.parametrize("sql", ["LISTEN c", "COPY t FROM PROGRAM 'x'", "CREATE DATABASE x", "LOCK TABLE t"])
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "LISTEN c",
+        "COPY t FROM PROGRAM 'x'",
+        "CREATE DATABASE x",
+        "LOCK TABLE t",
+        "VACUUM (x) t",
+        "ALTER TABLE t ADD CONSTRAINT f FOREIGN KEY (a) REFERENCES u",
+        "ALTER TABLE t ADD UNIQUE (a)",
+        "ALTER TABLE t ADD PRIMARY KEY USING INDEX i",
+    ],
+)
 def test_refusals_name_the_construct(sql: str) -> None:
     with pytest.raises(NotSupported) as caught:
         parse(sql)
@@ -214,6 +227,17 @@ def test_views() -> None:
         ("alter materialized view v pause", st.AlterJob("materialized view", TableName(None, "v"), "pause")),
         ("alter table t set (a.b = 5)", st.AlterJob("table", TableName(None, "t"), "set", {"a.b": "5"})),
         ("alter table t rename to u", st.AlterJob("table", TableName(None, "t"), "rename", target="u")),
+        (
+            "alter table only s.t add constraint k primary key (a, b)",
+            st.AddPrimaryKey(TableName("s", "t"), ("a", "b")),
+        ),
+        (
+            "truncate table only t, s.u * restart identity cascade",
+            st.TruncateTables((TableName(None, "t"), TableName("s", "u"))),
+        ),
+        ("vacuum (analyze, parallel 2) t(a), u", st.Maintain("VACUUM", (TableName(None, "t"), TableName(None, "u")))),
+        ("vacuum full freeze verbose analyze", st.Maintain("VACUUM", ())),
+        ("analyze verbose t", st.Maintain("ANALYZE", (TableName(None, "t"),))),
         ("alter table t drop column a", st.AlterColumns("table", TableName(None, "t"), drop=("a",))),
         (
             "create index i on t (a) include (b) distributed by (a)",
@@ -227,6 +251,12 @@ def test_views() -> None:
 )
 def test_statements(sql: str, expected: st.Statement) -> None:
     assert parse_one(sql) == expected
+
+
+@pytest.mark.parametrize("sql", ["declare c cursor for\x0eselect 1", "copy t\x01 to stdout", "select \x0e 1"])
+def test_a_character_of_which_no_word_is_made(sql: str) -> None:
+    with pytest.raises(SyntaxFault):
+        parse(sql)
 
 
 def test_explain() -> None:
@@ -382,3 +412,11 @@ def test_what_follows_the_changes_of_a_relation() -> None:
     )
     (fetched,) = parse("FETCH FORWARD ALL FROM c WITH (timeout = '1 minute')")
     assert fetched == st.FetchCursor("c", "forward", None, timeout_s=60.0)
+
+
+@pytest.mark.parametrize("words", REFUSED)
+def test_what_there_is_not_is_refused_with_what_to_do(words: str) -> None:
+    with pytest.raises(NotSupported) as caught:
+        parse(f"{words} x")
+    assert caught.value.message == f"{words} is not supported" and caught.value.hint == REFUSED[words]
+    assert caught.value.sqlstate == "0A000" and caught.value.position == 1

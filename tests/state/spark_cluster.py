@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -14,11 +15,14 @@ from pathlib import Path
 import pyspark
 
 from headrace.common.hosts import address_towards
-from support import child, eventually
+from support import BRIEF_JAVA, child, eventually
 
 _SPARK = Path(pyspark.__file__).parent
 _MASTER = re.compile(r"Starting Spark master at (spark://\S+)")
 _PACKAGE = "org.apache.spark.deploy"
+_BRIEF = BRIEF_JAVA["spark.driver.extraJavaOptions"]
+QUICK_SPARK = {**BRIEF_JAVA, "spark.executor.extraJavaOptions": _BRIEF}
+"""How a server of a test has Spark run: its processes end too soon for the second compiler to pay."""
 HOST = address_towards("192.0.2.1", 9) or "127.0.0.1"
 """An address of this host that is not that of the loopback device, if it has one."""
 
@@ -62,6 +66,7 @@ class Cluster:
     def _start(self, log: Path, kind: str, *arguments: str, within: Sequence[str] = ()) -> subprocess.Popen[bytes]:
         environment = {
             **os.environ, "SPARK_HOME": str(_SPARK), "SPARK_LOCAL_IP": HOST, "SPARK_DAEMON_MEMORY": "256m",
+            "SPARK_DAEMON_JAVA_OPTS": _BRIEF,
             "PYTHONPATH": os.pathsep.join(sys.path), "PYSPARK_PYTHON": sys.executable,
         }  # fmt: skip
         command = [*within, str(_SPARK / "bin" / "spark-class"), f"{_PACKAGE}.{kind}", *arguments]
@@ -89,7 +94,8 @@ def served(folder: Path, settings: Mapping[str, str], cwd: Path) -> Iterator[tup
     """A `headrace serve` process on `folder/db`, and its log."""
     log = folder / "server.log"
     environment = {k: v for k, v in os.environ.items() if k != "SPARK_LOCAL_IP"}
-    environment |= {"PYTHONPATH": os.pathsep.join(sys.path), "HEADRACE_SPARK_DRIVER_MEMORY_MB": "768", **settings}
+    environment |= {"PYTHONPATH": os.pathsep.join(sys.path), "HEADRACE_SPARK_DRIVER_MEMORY_MB": "768"}
+    environment |= {"HEADRACE_SPARK_CONF": json.dumps(QUICK_SPARK), **settings}
     command = [sys.executable, "-m", "headrace.cli", "serve", "--data", str(folder / "db"), "--port", "0"]
     with log.open("wb") as sink, child(command, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, env=environment,
                                        cwd=cwd) as server:  # fmt: skip

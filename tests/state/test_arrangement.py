@@ -80,6 +80,10 @@ def check(model: Model, last: int, chunk_rows: int, wanted: set[int], k_from: in
         assert counted([found]) == model.expected(0, up_to, wanted.__contains__)
         assert found.num_rows == len(counted([found]))
         scanned = list(table.scan(k_from, k_to, chunk_rows=chunk_rows))
+        for rows in (unsorted := list(table.scan_unsorted(k_from, k_to, chunk_rows=chunk_rows))):
+            assert rows.schema == SCHEMA.arrow() and rows.num_rows
+        assert counted(unsorted) == counted(scanned)
+        assert all(w > 0 for b in unsorted for w in b.column("__w").to_pylist()) or min(counted(scanned).values()) < 0
         assert _sorted(scanned)
         assert counted(scanned) == model.expected(0, up_to, in_slice)
         assert sum(b.num_rows for b in scanned) == len(counted(scanned))

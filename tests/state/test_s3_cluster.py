@@ -13,7 +13,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from spark_cluster import HOST, Cluster, apart, served, spark_cluster
+from spark_cluster import HOST, QUICK_SPARK, Cluster, apart, served, spark_cluster
 
 from object_server import S3Server
 from support import WAIT_S, eventually
@@ -115,8 +115,10 @@ def test_an_executor_that_comes_later_with_another_disk_counts_for_nothing(tmp_p
     settings = {
         **QUICK, "HEADRACE_STATE_URL": str(tmp_path / "shared"),
         "HEADRACE_GROUP_RETRY_INITIAL_MS": "50", "HEADRACE_GROUP_RETRY_MAX_MS": "100",
+        "HEADRACE_SPARK_CONF": json.dumps({**QUICK_SPARK, "spark.task.maxFailures": "1"}),
     }  # fmt: skip
-    with spark_cluster(tmp_path / "cluster", workers=1) as cluster:
+    with spark_cluster(tmp_path / "cluster", workers=0) as cluster:
+        cluster.add_worker(cores=1)  # so that a view's tasks run on the other one as soon as it is there
         settings["HEADRACE_MASTER"] = cluster.master
         with served(tmp_path, settings, tmp_path) as (server, log), connected(ready(server, log)) as db:
             db.execute("CREATE TABLE t (k int)")

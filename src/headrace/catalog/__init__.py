@@ -24,6 +24,7 @@ log_store.py  a log of objects in an object store or directory
 journal.py    the bytes and names of that log. No I/O
 directory.py  a directory that behaves like an object store
 shadow.py     a second backend that gets every transaction too
+fence_file.py a look at the fence of a catalog file, from another process
 
 Places:
 

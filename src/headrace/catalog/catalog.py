@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from types import TracebackType
 
@@ -57,6 +57,10 @@ class Catalog:
         self._image = threading.RLock()
         self._reader: int | None = None
         self._in_doubt: Change | None = None
+        self.showing: Callable[[Change, CatalogState], AbstractContextManager[object]] = lambda change, state: (
+            nullcontext()
+        )
+        """Around the moment from which on everybody sees a change: for whom must know before others act on it."""
 
     @classmethod
     def open(
@@ -185,6 +189,12 @@ class Catalog:
         """Whether the fence is asked without a way over a network: in a file of this machine."""
         return bool(getattr(self._store, "is_near", False))
 
+    @property
+    def file(self) -> str | None:
+        """The file that it is in, for other processes that look at the fence; None if it is in none."""
+        found: str | None = getattr(self._store, "file", None)
+        return found
+
     @contextmanager
     def reading(self) -> Iterator[CatalogState]:
         """The content, checked against the fence, which nobody changes until the block ends. Keep the block short.
@@ -268,7 +278,9 @@ class Catalog:
     def _apply(self, change: Change, number: int) -> None:
         with self._image:
             self._content.apply(Change(change.puts, change.deletes, {**change.config, SEQUENCE_KEY: number}))
-            self._state = self._content.snapshot()
+            state = self._content.snapshot()
+            with self.showing(change, state):
+                self._state = state
 
     def _settle(self) -> None:
         """Learn what became of a transaction whose outcome is unknown. The caller holds `_writing`."""

@@ -9,10 +9,11 @@ form: `encoding.py` keeps that.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, ClassVar, Final, Literal, NamedTuple
 
 from headrace.catalog.encoding import Stored, always, rare
+from headrace.common.lazy_dataclass import dataclass
 
 ObjectKind = Literal[
     "schema", "table", "source", "materialized_view", "view", "sink", "index", "function", "secret", "role",
@@ -152,11 +153,21 @@ class SourceContent(Content):
     """It has no rows of its own: tables are read from it, each by a hidden source."""
     origin: int | None = field(default=None, metadata=rare(late=1))
     """The id of the shared source that it is one of the tables of: they are bound together."""
+    paused: bool = field(default=False, metadata=rare(late=2))
+    """It is not bound to anything new."""
+    widths: tuple[tuple[int, int], ...] = field(default=(), metadata=rare(late=3))
+    """An id and a number each time that it got columns: objects with smaller ids were made when it had so many."""
+
+    def width_before(self, object_id: int) -> int | None:
+        """How many columns it had when an object was made; None for as many as it has."""
+        return next((width for before, width in self.widths if object_id < before), None)
 
     @property
     def version(self) -> int:
-        """Older programs would bind tables of one source each by itself."""
-        return 7 if self.shared or self.origin is not None else 1
+        """Older programs would bind tables of one source each by itself, and one that is paused; and plan otherwise
+        what was made before a source got columns.
+        """
+        return 8 if self.paused or self.widths else 7 if self.shared or self.origin is not None else 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,10 +235,14 @@ class SinkContent(PlannedContent):
     """The id of the table that gets the changes; None for a connector."""
     time_zone: str | None = field(default=None, metadata=rare(late=4))
     """In which its query is meant; None for UTC."""
+    dead_letters: int | None = field(default=None, metadata=rare(late=5))
+    """The id of the table for rows that the connector's target refuses."""
 
     @property
     def version(self) -> int:
-        """Older programs would take a sink into a table for one of a connector."""
+        """Older programs would take a sink into a table for one of a connector, and fail by what is refused."""
+        if self.dead_letters is not None:
+            return 8
         return 6 if self.into is not None or self.time_zone is not None else 1
 
 

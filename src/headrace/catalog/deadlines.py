@@ -12,11 +12,12 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
+
+from headrace.common.lazy_dataclass import dataclass
 
 _LINE: Final = "headrace_line"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Final, TypeAlias
 
 from headrace.catalog.records import (
@@ -22,6 +22,7 @@ from headrace.catalog.records import (
     key_text,
 )
 from headrace.catalog.state import LAST_EPOCH, CatalogState, Change
+from headrace.common.lazy_dataclass import dataclass
 from headrace.errors import TransactionError
 
 MAX_EVENTS: Final = 10_000

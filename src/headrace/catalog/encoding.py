@@ -8,9 +8,11 @@ its fields in the order of their declaration; a field that is `rare` only where 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, Field, dataclass, field, fields
+from dataclasses import MISSING, Field, field, fields
 from functools import cache
 from typing import Any, Final, Self
+
+from headrace.common.lazy_dataclass import dataclass
 
 _OF_READING: Final = ("more", "stored_as")
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -39,6 +38,7 @@ from headrace.catalog.store import (
     describe_owner,
 )
 from headrace.common.clock import Clock, SystemClock
+from headrace.common.lazy_dataclass import dataclass
 from headrace.errors import OperationalError, StorageError
 
 Rows = dict[tuple[str, str], str]

@@ -11,12 +11,13 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Final, Literal
 
 import pyarrow as pa
 
 from headrace.catalog.store import StoredCatalog, Writes
+from headrace.common.lazy_dataclass import dataclass
 from headrace.errors import CorruptObject, OperationalError
 
 LOG: Final = "log"

@@ -17,7 +17,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from typing import Final, TypeVar
 
@@ -58,6 +58,7 @@ from headrace.catalog.store import (
     owner_row,
 )
 from headrace.common.faults import fault_point
+from headrace.common.lazy_dataclass import dataclass
 from headrace.errors import CorruptObject, DiskFull, Fenced, HeadraceError, StorageError
 from headrace.state.iopool import IoPool
 from headrace.state.objects import is_full

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, Final
 
 from headrace.catalog.edits import (
@@ -21,6 +21,7 @@ from headrace.catalog.edits import (
     TOMBSTONE_KEY,
 )
 from headrace.catalog.store import OWNER, PLACE, Row, StoredCatalog, Writes
+from headrace.common.lazy_dataclass import dataclass
 from headrace.errors import CorruptObject, OperationalError
 
 MOVED: Final = "moved"

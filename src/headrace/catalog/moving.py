@@ -18,7 +18,7 @@ import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Final
 
@@ -35,6 +35,7 @@ from headrace.catalog.store import (
     check_generation,
 )
 from headrace.common.faults import fault_point
+from headrace.common.lazy_dataclass import dataclass
 from headrace.errors import CorruptObject, Fenced, InvalidParameter, OperationalError, StorageError
 
 _ATTEMPTS: Final = 20

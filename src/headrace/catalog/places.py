@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
@@ -15,6 +15,7 @@ from headrace.catalog.directory import Directory
 from headrace.catalog.log_store import LogOptions, LogStore
 from headrace.catalog.stash import StashStore, server_engine, sqlite_engine
 from headrace.catalog.store import CatalogStore, StoredCatalog
+from headrace.common.lazy_dataclass import dataclass
 from headrace.errors import InvalidParameter, StorageError
 from headrace.state.iopool import IoPool, RetryPolicy
 from headrace.state.objects import prepare_directory

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from functools import cache
 from typing import Any, ClassVar, Final, Literal, Self, TypeAlias, TypeVar
 
@@ -17,6 +17,7 @@ import pyarrow as pa
 from headrace.catalog.contents import CONTENTS, Content, ObjectKind
 from headrace.catalog.encoding import Stored, rare
 from headrace.common.columns import Column
+from headrace.common.lazy_dataclass import dataclass
 from headrace.errors import CorruptObject, OperationalError
 from headrace.state.schema import Combine, RunRef, TableSchema
 
@@ -58,11 +59,11 @@ class ObjectRecord(_Record):
 
     What only its kind has is its `content`, which is also what tells the kind. What programs of an older schema version
     would not know is of a newer one, so that they refuse it: whatever has to do with secrets is of version 2, with
-    rights of version 4, and contents say theirs (`Content.version`).
+    rights of version 4, comments of version 8, and contents say theirs (`Content.version`).
     """
 
     COLLECTION: ClassVar[Collection] = "object"
-    VERSION: ClassVar[int] = 7
+    VERSION: ClassVar[int] = 8
 
     id: int
     content: Content
@@ -82,6 +83,8 @@ class ObjectRecord(_Record):
     """The id of the role that it belongs to; 0: the role that is always there."""
     grants: dict[str, str] | None = None
     """Id of a role, or "0" for everybody -> its privileges, a letter each; None: those that the kind begins with."""
+    comments: dict[str, str] = field(default_factory=dict)
+    """What people have written about it, by the name of a column; about itself by ""."""
 
     @property
     def key(self) -> int:
@@ -112,12 +115,14 @@ class ObjectRecord(_Record):
             stored["owner"] = self.owner
         if self.grants is not None:
             stored["grants"] = self.grants
+        if self.comments:
+            stored["comments"] = self.comments
         return stored
 
     def _version(self) -> int:
         """The first schema version that can say what the record says."""
         rights, secrets = self.owner or self.grants is not None, bool(self.secrets)
-        return max(self.content.version, 4 if rights else 1, 2 if secrets else 1)
+        return max(self.content.version, 8 if self.comments else 1, 4 if rights else 1, 2 if secrets else 1)
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> ObjectRecord:
@@ -151,7 +156,7 @@ class JobRecord(_Record):
     """What recovery needs to know of a job, and nothing else."""
 
     COLLECTION: ClassVar[Collection] = "job"
-    VERSION: ClassVar[int] = 2
+    VERSION: ClassVar[int] = 3
 
     id: int
     """The id of the object that the job keeps up to date."""
@@ -168,6 +173,8 @@ class JobRecord(_Record):
     """It commits in step with its group; false while it is still catching up with it."""
     due_epoch: int = 0
     """The first epoch at which its content may change without its inputs, because time passes; 0 for none."""
+    delivered_epoch: int = 0
+    """The newest epoch that the target of a sink has taken, with changes in it; 0 for none."""
 
     @property
     def key(self) -> int:
@@ -184,7 +191,11 @@ class JobRecord(_Record):
 
     def to_json(self) -> dict[str, object]:
         """The stored form."""
-        return {**_Record.to_json(self), "plan": self.plan.to_json()}
+        stored = {**_Record.to_json(self), "plan": self.plan.to_json()}
+        if self.delivered_epoch:
+            return stored
+        del stored["delivered_epoch"]
+        return {**stored, "v": 2}
 
 
 @dataclass(frozen=True, slots=True)

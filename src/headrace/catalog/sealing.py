@@ -12,10 +12,11 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, Final
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.errors import CorruptObject, InvalidParameter, OperationalError
 
 _CIPHER: Final = "AES-256-GCM"

@@ -11,12 +11,13 @@ import queue
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 from headrace.catalog.edits import FENCING_KEY, SEQUENCE_KEY, TOMBSTONE_KEY
 from headrace.catalog.marks import CatalogPlace, Copy, copied
 from headrace.catalog.store import FORMAT_VERSION, PLACE, CatalogStore, Migration, StoredCatalog, Writes, check_format
+from headrace.common.lazy_dataclass import dataclass
 from headrace.errors import HeadraceError, OperationalError
 
 SHADOW: Final = "shadow"
@@ -141,6 +142,12 @@ class ShadowStore:
     def is_near(self) -> bool:
         """Whether the live side is a file of this machine."""
         return bool(getattr(self._live, "is_near", False))
+
+    @property
+    def file(self) -> str | None:
+        """The file of the live side, if it is in one."""
+        found: str | None = getattr(self._live, "file", None)
+        return found
 
     def verify(self) -> None:
         """Raise `Fenced` if the live side has another opener."""

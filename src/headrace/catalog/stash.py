@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.pool import QueuePool
@@ -227,6 +226,17 @@ def server_engine(url: str, connect_timeout_ms: int = 10_000, timeout_ms: int = 
     return engine
 
 
+def _insert_of(engine: Engine) -> Callable[[sa.Table], Any]:
+    """How a database inserts or replaces rows. The other one's way is not loaded."""
+    if engine.dialect.name == "postgresql":
+        from sqlalchemy.dialects import postgresql
+
+        return postgresql.insert
+    from sqlalchemy.dialects import sqlite
+
+    return sqlite.insert
+
+
 class StashStore:
     """A `CatalogStore` in two tables: `config(key, value)` and `record(collection, key, value)`."""
 
@@ -244,8 +254,8 @@ class StashStore:
         self._held: Connection | None = None
         """The same of a server, see `_appending_connection`."""
         self._appending = threading.Lock()
-        dialect: Any = postgresql if engine.dialect.name == "postgresql" else sqlite
-        config, record = dialect.insert(_config), dialect.insert(_record)
+        insert = _insert_of(engine)
+        config, record = insert(_config), insert(_record)
         self._put_config = config.on_conflict_do_update(index_elements=["key"], set_={"value": config.excluded.value})
         self._put_record = record.on_conflict_do_update(
             index_elements=["collection", "key"], set_={"value": record.excluded.value}
@@ -413,6 +423,11 @@ class StashStore:
     def is_near(self) -> bool:
         """Whether it is a file of this machine."""
         return self._engine.dialect.name == "sqlite"
+
+    @property
+    def file(self) -> str | None:
+        """The path of that file; None for a server's tables."""
+        return self._name if self.is_near else None
 
     def verify(self) -> None:
         """Raise `Fenced` if another opener has come since."""

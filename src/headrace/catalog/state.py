@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from copy import copy
-from dataclasses import dataclass
 from itertools import islice
 from types import MappingProxyType
 from typing import Any
@@ -26,6 +25,7 @@ from headrace.catalog.records import (
     SourceRecord,
     StateTableRecord,
 )
+from headrace.common.lazy_dataclass import dataclass
 
 LAST_EPOCH = "last_epoch"
 """Config key: the newest epoch that any record has ever named."""

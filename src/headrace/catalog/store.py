@@ -8,7 +8,7 @@ import secrets
 import socket
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from datetime import UTC, datetime
 from typing import Any, Final, Protocol, TypeAlias
 
@@ -23,6 +23,7 @@ from headrace.catalog.edits import (
 )
 from headrace.catalog.records import Record, decode, encode, key_text
 from headrace.catalog.state import Change
+from headrace.common.lazy_dataclass import dataclass
 from headrace.errors import Fenced, HeadraceError, OperationalError, StorageError
 
 FORMAT_VERSION: Final = 2

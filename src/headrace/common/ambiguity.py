@@ -10,8 +10,10 @@ what a loop has taken need never be given back.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
+
+from headrace.common.lazy_dataclass import dataclass
 
 OTHERS: Final = 1 << 128
 """All characters that are not ASCII."""

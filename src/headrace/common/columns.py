@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 
 import pyarrow as pa
+
+from headrace.common.lazy_dataclass import dataclass
 
 _SIMPLE: dict[str, pa.DataType] = {
     "tinyint": pa.int8(),

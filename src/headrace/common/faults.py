@@ -20,9 +20,10 @@ import signal
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.errors import DiskFull, InvalidParameter, StorageError
 
 ENV_VAR: Final = "HEADRACE_FAULTS"
@@ -59,6 +60,7 @@ KNOWN: Final[Mapping[str, str]] = {
     "backfill.slice.before": "a backfill slice is about to be read",
     "backfill.slice.after": "a backfill slice is computed and not yet committed",
     "backfill.done.before": "a job has caught up and is about to be marked created",
+    "copy.commit.before": "the files of a COPY are written, its folder is not there yet",
     "sink.bind.after": "which epoch a sink delivers next is durable, nothing of it has left",
     "sink.commit.before": "a sink is about to make an epoch visible in its target",
     "sink.commit.after": "a sink's target has the epoch, its position is not committed",

@@ -6,12 +6,12 @@ Classes of characters are those of Unicode, as PostgreSQL has them with a UTF-8 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import lru_cache
 from math import inf
 from typing import Final, Literal
 
 from headrace.common.ambiguity import ALL, OTHERS, PatternShape, between, characters, folded
+from headrace.common.lazy_dataclass import dataclass
 from headrace.errors import NotSupported, StatementError
 
 Form = Literal["any", "exact", "captured", "everywhere", "first"]

@@ -13,9 +13,10 @@ import re
 import secrets
 import stringprep
 import unicodedata
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.errors import HeadraceError
 
 MECHANISM: Final = "SCRAM-SHA-256"

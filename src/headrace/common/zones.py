@@ -12,7 +12,6 @@ from __future__ import annotations
 import datetime as dt
 import re
 import struct
-from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
 from importlib import resources
 from io import BytesIO
@@ -20,6 +19,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final
 from zoneinfo import TZPATH, ZoneInfo, ZoneInfoNotFoundError, available_timezones
+
+from headrace.common.lazy_dataclass import dataclass
 
 _UNKNOWN: Final = frozenset(("localtime", "posixrules", "Factory", "ROC", "America/Coyhaique"))
 """Names that are none of a zone everywhere, or that Java does not know."""

@@ -8,6 +8,8 @@ base.py     what a source is: splits, offsets, admission, tasks, errors by row
 sources.py  the sources that there are, by their connectors' names
 sinks.py    what a sink is: it takes whole epochs of changes
 
+refusals.py  rows that a target refuses for good: how they are found, and what is kept of them
+
 Options:
 
 declared.py            options declared once: checks, error texts and manual tables follow from them
@@ -23,6 +25,7 @@ parsed_values.py  text and JSON to Arrow columns, one verdict for each value
 json_in.py        records of JSON as rows, many at once where they are plain
 json_out.py       rows as JSON objects, as sinks write them
 leaving.py        values of types that only headrace has, written as text
+held_changes.py   an epoch's changes, held in pieces: in memory, or on local disk where they are many
 netting.py        what an epoch's changes come to: rows added, keys gone or replaced
 pacing.py         when the rows of a source that follows the wall clock become due
 

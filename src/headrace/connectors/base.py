@@ -9,13 +9,14 @@ workers `read`, at any time, in any order, as often as it takes.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final, NamedTuple, Self
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import field
+from typing import Any, ClassVar, Final, NamedTuple, Self, TypeAlias
 
 import pyarrow as pa
 
 from headrace.common.columns import Column, arrow_schema
+from headrace.common.lazy_dataclass import dataclass
 from headrace.connectors.declared import DeclaredOptions, Option
 from headrace.connectors.option_reader import COMMON_OPTIONS, ON_ERROR, OptionReader
 
@@ -51,6 +52,10 @@ class Binding:
     """No later row is below this in `Source.time_column` (microseconds since 1970 UTC); None if that is not known."""
     behind: bool = False
     """There are more rows right now, which a limit held back."""
+    left: Mapping[str, int] | None = None
+    """How many rows that are there come behind `offsets`, by split; None if that is not known."""
+    added: tuple[str, ...] = ()
+    """Columns that have come where it reads, and that it does not have."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +70,8 @@ class FollowingTable:
     """What it is bound to; `{}` for nothing yet."""
     taken: Offsets | None
     """What its readers have durably taken in; None as long as one has not begun."""
+    columns: tuple[str, ...] = ()
+    """All that are declared."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +97,8 @@ class SharedBinding:
     tables: Mapping[int, Binding]
     """Those of its tables for which there is something new."""
     standing: SlotStanding
+    added: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    """By table: columns that have come where it reads, and that the table does not have."""
 
 
 @dataclass(frozen=True)
@@ -123,14 +132,28 @@ class ReadBatch:
     """What each row counts, -1 where it is taken back; None if all are added. Only of sources that take rows back."""
 
 
-OPTIONS: Final = DeclaredOptions(
-    (
-        Option("on_error", "What becomes of a value that cannot be understood.", default="fail", choices=ON_ERROR),
-        Option("max_rows_per_epoch", "Most rows taken in at once.", "number", least=1),
-    )
+_READ: Final = (
+    Option("on_error", "What becomes of a value that cannot be understood.", default="fail", choices=ON_ERROR),
+    Option("max_rows_per_epoch", "Most rows taken in at once.", "number", least=1),
 )
+"""Those that a connector reads."""
+RATE: Final = Option("source_rate_limit", "Most rows taken in a second, on the average; 0 for none at all.", "number")
+"""How fast a source is bound; the ticker keeps to it."""
+OPTIONS: Final = DeclaredOptions((*_READ, RATE))
 """Options that every source has besides those of its connector."""
+ALTERABLE: Final = {option.name: option for option in (_READ[1], RATE)}
+"""Those that say how fast a source is bound, and nothing of its rows: they may change while it is read."""
 
+
+EMPTIED: Final = "emptied"
+"""In a task: where the relation was emptied at once. All that its reader holds of it is gone with that: the task reads
+a part of these rows, as `PART` says, and `Source.gone` makes changes of them."""
+PART: Final = "part"
+"""In such a task: which part of how many."""
+
+HeldRows: TypeAlias = Callable[[pa.RecordBatch], pa.RecordBatch]
+"""Finds the newest rows that the reader holds of some keys, as it had them before the range that is read: given are
+columns of the key, found are all columns of the source, perhaps of other keys, too, or several rows of one key."""
 
 SHARED_BY: Final = "include.source"
 """The option of a table's source that says which shared one it is read from; no statement can give it."""
@@ -144,8 +167,8 @@ class CommonOptions(NamedTuple):
 
 
 def common_options(reader: OptionReader) -> CommonOptions:
-    """Those of a source. Raises `InvalidParameter`."""
-    return CommonOptions(*(option.read(reader) for option in OPTIONS.options))
+    """Those of a source that it reads itself. Raises `InvalidParameter`."""
+    return CommonOptions(*(option.read(reader) for option in _READ))
 
 
 class Source(ABC):
@@ -187,6 +210,11 @@ class Source(ABC):
     holds = False
     """Whether something is kept for its readers where it reads, until it is told that they have taken it in."""
 
+    @classmethod
+    def refreshes(cls, options: Mapping[str, str]) -> bool:
+        """Whether `infer_columns` asks whoever settles what its rows are, so that new columns can be had from there."""
+        return False
+
     shared = False
     """Whether it has no rows of its own, and several tables are read from it, each by a source of its own."""
 
@@ -199,6 +227,11 @@ class Source(ABC):
     def whole(cls, offsets: Offsets) -> bool:
         """Whether all that is up to `offsets` is of one moment; else nobody is to see it before the next binding."""
         return True
+
+    @classmethod
+    def of_splits(cls, offsets: Offsets) -> Offsets:
+        """Those of the splits alone, for people."""
+        return {name: position for name, position in offsets.items() if not name.startswith("@")}
 
     @classmethod
     def settled(cls, options: Mapping[str, str]) -> dict[str, str]:
@@ -249,12 +282,20 @@ class Source(ABC):
     def plan(self, from_: Offsets, to: Offsets, parallelism: int) -> list[ReadTask]:
         """At most about `parallelism` balanced tasks that together read (from_, to] exactly once."""
 
+    held: HeldRows | None = None
+    """How a source that feeds a table by key finds what the table has; None where its reader cannot tell. Set by the
+    reader before `read`."""
+
     @abstractmethod
     def read(self, task: ReadTask) -> Iterator[ReadBatch]:
         """The rows of a task, the same each time.
 
         Raises `SourceError` if they are gone, have changed, or are malformed and `on_error` is 'fail'.
         """
+
+    def gone(self, held: pa.RecordBatch, task: ReadTask) -> ReadBatch:
+        """What a task with `EMPTIED` makes of rows that its reader holds, whose columns are found by name."""
+        raise NotImplementedError
 
 
 def range_tasks(ranges: Sequence[tuple[int, int, int]], parallelism: int) -> list[ReadTask]:
@@ -279,14 +320,19 @@ def kept_columns(columns: Sequence[Column], names: Collection[str]) -> list[int]
 
 
 __all__ = [
+    "ALTERABLE",
     "COMMON_OPTIONS",
+    "EMPTIED",
+    "HeldRows",
     "ON_ERROR",
+    "PART",
     "Admission",
     "Binding",
     "CommonOptions",
     "FollowingTable",
     "OPTIONS",
     "Offsets",
+    "RATE",
     "ReadBatch",
     "ReadTask",
     "RowError",

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from typing import Final, Self
 from urllib.parse import quote, quote_plus
 
+import pyarrow as pa
+
 from headrace.common.columns import Column
 from headrace.connectors.base import (
     Admission,
@@ -176,4 +178,10 @@ class ConfidentialSource(Source):
     def read(self, task: ReadTask) -> Iterator[ReadBatch]:
         """See `Source`."""
         with self._source() as source:
+            source.held = self.held
             yield from source.read(task)
+
+    def gone(self, held: pa.RecordBatch, task: ReadTask) -> ReadBatch:
+        """See `Source`."""
+        with self._source() as source:
+            return source.gone(held, task)

@@ -7,10 +7,11 @@ elsewhere: so an object that names one gives none of these options itself, wheth
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from importlib import import_module
 from typing import Final
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.connectors.declared import DeclaredOptions
 from headrace.connectors.option_reader import check_secrets
 from headrace.errors import InvalidParameter

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal, InvalidOperation
 
@@ -30,6 +29,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.common.columns import Column, arrow_type
+from headrace.common.lazy_dataclass import dataclass
 from headrace.connectors.option_reader import OptionReader, parse_duration_ms
 from headrace.connectors.parsed_values import strings_to_array
 from headrace.errors import InvalidParameter

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.connectors.option_reader import OptionReader
 from headrace.errors import InvalidParameter
 

@@ -8,9 +8,9 @@ says what they come to.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.connectors import option_reader as option_texts
 from headrace.connectors.declared import DeclaredOptions, Option
 from headrace.connectors.option_reader import OptionReader
@@ -19,6 +19,7 @@ from headrace.errors import InvalidParameter
 GROUP: Final = "checkpoint_group"
 CHECKPOINT: Final = "checkpoint_interval_ms"
 BARRIER: Final = "barrier_interval_ms"
+COMMIT: Final = "commit_checkpoint_interval"
 LOG_LIMIT: Final = "log_limit_mb"
 POLICY: Final = "log_limit_policy"
 MAX_ROWS: Final = "max_rows_per_epoch"
@@ -69,6 +70,14 @@ OPTIONS: Final = (
         "least milliseconds between two checkpoints; the smallest one of a group's views counts",
         "number",
         setting="checkpoint_interval_ms",
+    ),
+    JobOption(
+        COMMIT,
+        "every how many of these checkpoints there is one: of a sink, each is a commit of its target (`FLUSH` makes "
+        "one at once)",
+        "number",
+        default="1",
+        least=1,
     ),
     JobOption(
         BARRIER,

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from decimal import Decimal
 from typing import Final
 
@@ -22,6 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.json as pajson
 
 from headrace.common.columns import Column, arrow_schema
+from headrace.common.lazy_dataclass import dataclass
 from headrace.connectors.parsed_values import objects_to_array
 
 Fault = tuple[int, str | None, str, str]

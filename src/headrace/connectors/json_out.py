@@ -14,19 +14,26 @@ from headrace.connectors.leaving import is_document
 from headrace.errors import SinkError
 
 
+class NotSpelled(SinkError):
+    """Raised for rows with a value that has no spelling in JSON."""
+
+
 class Raw(str):
     """The text of a document, which stands in a row as it is."""
 
 
 def objects(batch: pa.RecordBatch) -> list[dict[str, object]]:
-    """The rows as what `text` writes: maps as objects, documents as they are, everything else as Arrow has it."""
+    """The rows as what `text` writes: maps as objects, documents as they are, everything else as Arrow has it.
+
+    Raises `NotSpelled`.
+    """
     fields = list(batch.schema)
     plain = {f.name: _plain(f.type) for f in fields if _has_map(f.type)}
     plain |= {f.name: Raw for f in fields if is_document(f)}
     try:
         rows: list[dict[str, object]] = batch.to_pylist()
     except (ValueError, OverflowError) as error:
-        raise SinkError(f"a row cannot be written as JSON: {error}", hint="it has years from 1 to 9999") from error
+        raise NotSpelled(f"a row cannot be written as JSON: {error}", hint="it has years from 1 to 9999") from error
     for name, change in plain.items():
         for row in rows:
             row[name] = None if row[name] is None else change(row[name])

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import duckdb
 import numpy as np
 import pyarrow as pa
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.connectors.sinks import WEIGHT_COLUMN, not_told_apart
 
 _PLACE: Final = "__n"
@@ -26,6 +26,8 @@ class NetChanges:
     """Changes that were taken in."""
     rows: pa.Table
     """Rows to add."""
+    gone: pa.Table | None = None
+    """Rows of before that are gone; None where rows are only added."""
     keys: pa.Table | None = None
     """The keys, each once, whose rows of before are gone; None where rows are only added."""
 
@@ -70,7 +72,8 @@ def _net(whole: pa.Table, width: int, key: Sequence[str]) -> NetChanges:
         come = rows.take(pa.array(places[weights > 0]))
         _check_key(connection, come.select(key), weights[weights > 0])
         keys = _distinct(connection, rows.take(pa.array(places)).select(key))
-    return NetChanges(whole.num_rows, come, keys)
+        gone = rows.take(pa.array(places[weights < 0]))
+    return NetChanges(whole.num_rows, come, gone, keys)
 
 
 def without(table: pa.Table, keys: pa.Table) -> pa.Table:

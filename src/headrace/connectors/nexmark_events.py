@@ -9,7 +9,7 @@ range of events can be made at once, by itself, and is the same each time.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property, lru_cache
 from typing import Literal
 
@@ -18,6 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.connectors.datagen_fields import Numbers, hash_rows
 
 Kind = Literal["person", "auction", "bid"]

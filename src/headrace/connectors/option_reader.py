@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from headrace.errors import InvalidParameter
 
 ON_ERROR = ("fail", "null", "skip")
-COMMON_OPTIONS = ("connector", "on_error", "max_rows_per_epoch")
+COMMON_OPTIONS = ("connector", "on_error", "max_rows_per_epoch", "source_rate_limit")
 
 _UNITS_MS = {"ms": 1, "s": 1000, "min": 60_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|min|m|h|d)\s*")
@@ -23,6 +23,13 @@ _CONFIDENTIAL = (
     "-token", "-authorization", "-secret", "-signature", "apikey",
 )  # fmt: skip
 """How the names of options end, besides passwords, whose values nobody is to read."""
+
+
+_OPEN_IN_URL = re.compile(
+    r"[a-z][a-z0-9+.-]*://[^/?#@\s]*:[^/?#@\s]+@|[?&;](?:password|passwd|api_?key|secret|(?:access_?)?token)=[^&\s]",
+    re.IGNORECASE,
+)
+"""A password in front of a URL's host, or in its query."""
 
 
 def without_included(options: Mapping[str, str]) -> dict[str, str]:
@@ -61,12 +68,23 @@ def _refuse_open(names: Iterable[str]) -> None:
             )
 
 
+def _refuse_in_urls(options: Mapping[str, str]) -> None:
+    """Raise `InvalidParameter` for a password in a URL: everybody can read that, too."""
+    for name, value in options.items():
+        if _OPEN_IN_URL.search(value):
+            raise InvalidParameter(
+                f"option {name} has a password in its URL: everybody can read a statement's text",
+                hint="Leave it out there, and give it as a secret by the option for it.",
+            )
+
+
 def check_secrets(takes_secret: Callable[[str], bool], options: Mapping[str, str], secrets: Iterable[str]) -> None:
     """Raise `InvalidParameter` for a secret as the value of an option that has to be readable, and the other way.
 
     `options` are those with their values, the connector among them; `secrets` the names of those that are secrets.
     """
     _refuse_open(name for name in options if takes_secret(name))
+    _refuse_in_urls(options)
     _refuse_secrets(options, [name for name in secrets if not takes_secret(name)])
 
 

@@ -8,11 +8,12 @@ source back) moves the start forward, so that at most that much missed time is m
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
+
+from headrace.common.lazy_dataclass import dataclass
 
 MAX_LAG_MS = 60_000
 

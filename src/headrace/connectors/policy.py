@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 import pyarrow as pa
 
 from headrace.common.columns import Column
+from headrace.common.lazy_dataclass import dataclass
 from headrace.connectors.base import ReadBatch, RowError
 from headrace.errors import SourceError
 

@@ -7,6 +7,7 @@ then it may run again. One that *delivers*, to a target outside, has more to hol
   changes are delivered under the same number, and the next number comes only once this one has been.
 - One task writes all of an epoch, and makes it visible at once, together with its number. It looks at the newest number
   first: an epoch that is there already, because an answer was lost or somebody who should be dead was faster, is done.
+  A target with an older number than the catalog knows of is not what it was: restored, emptied or made anew.
   Where a target keeps no such number (`http`), the epoch comes again as it was, with what tells the target so.
 """
 
@@ -14,14 +15,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 from typing import ClassVar
 
 import pyarrow as pa
 
 from headrace.common.columns import Column
-from headrace.connectors import job_options
+from headrace.common.lazy_dataclass import dataclass
+from headrace.connectors import job_options, refusals
 from headrace.connectors.declared import DeclaredOptions, Option
 from headrace.connectors.leaving import columns_outside
 from headrace.connectors.option_reader import OptionReader, check_secrets
@@ -45,6 +47,14 @@ OPTIONS = DeclaredOptions(
             "false",
         ),
         Option("snapshot", "`false`: only what changes from the creation on", "boolean", "true"),
+        Option(
+            refusals.ON_ROW_ERROR,
+            "what becomes of a row that the target refuses for good: the sink waits for it and says so, or it is left "
+            "out and goes to `dead_letter_table` (not of `files`)",
+            default="fail",
+            choices=refusals.POLICIES,
+        ),
+        Option(refusals.TABLE, f"the table for these, `{refusals.DEFINITION}`"),
     )
 )
 """Options that every sink has besides those of its connector and of its job."""
@@ -74,6 +84,9 @@ class SinkPosition:
     slice: int
     attempt: str
     """Unique over all attempts at all epochs."""
+    known: int = 0
+    """The newest epoch that the catalog knows to be at the target, at or below `from_epoch`; 0 for none. An epoch
+    without changes is not delivered, so the target need not have `from_epoch`."""
 
 
 class Sink(ABC):
@@ -83,9 +96,13 @@ class Sink(ABC):
     """Whether the number of changes is all it wants, so that they need not leave Spark."""
     delivers = True
     """Whether it writes to something outside: see the module."""
+    refuses = False
+    """Whether its target may refuse single rows for good; then `write` raises `RowsRefused`."""
 
     declared: ClassVar[DeclaredOptions | None] = None
     """The options of its connector, where it declares them."""
+    scratch: Path | None = None
+    """A folder of the task that writes, for what does not fit in memory; None for that of the system."""
 
     @classmethod
     def takes_secret(cls, option: str) -> bool:
@@ -108,7 +125,8 @@ class Sink(ABC):
 
         Batches have the sink's columns in order, and `__w`: how often the row is added, or taken back if negative.
         There is at least one, and none is empty; what cancels out within them may be among them. Returning means that
-        the rows are safe, should the epoch be committed; what it raises fails the epoch.
+        the rows are safe, should the epoch be committed; what it raises fails the epoch. Any number but 0 means that
+        the target, if it notes epochs, has noted this one.
         """
 
 
@@ -174,6 +192,7 @@ def open_sink(options: Mapping[str, str], columns: Sequence[Column]) -> Sink:
     kind, reader = _kind(options), OptionReader(options)
     for option in _ALL:
         option.read(reader)
+    refusals.check(options, refuses=kind.refuses)
     return kind(options, columns_outside(columns) if kind.delivers else columns)
 
 
@@ -201,8 +220,15 @@ def not_told_apart(key: Sequence[str], values: str) -> SinkError:
 def already_delivered(position: SinkPosition, delivered: int, target: str) -> bool:
     """Whether an epoch is at the target already, of which the newest that was noted there is `delivered`.
 
-    Raises `SinkError` where the target knows of what this database does not: then one of them is not what it was.
+    Raises `SinkError` where one of them knows of what the other one does not: then one of them is not what it was.
     """
+    if delivered < position.known:
+        raise SinkError(
+            f"{target} does not have what this sink has delivered: it has taken epoch {delivered}, and was given "
+            f"{position.known} before",
+            hint="it was restored from a backup, emptied or made anew: put it back, or create the sink anew, with an "
+            "empty target",
+        )
     if position.from_epoch < delivered < position.epoch:
         raise SinkError(
             f"{target} has taken epoch {delivered} of this sink, which is between two that this database knows: "

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
 
 from headrace.common.columns import Column
-from headrace.connectors.base import Offsets, Source
+from headrace.connectors.base import RATE, Offsets, Source
 from headrace.connectors.confidential import ConfidentialSource, hiding
-from headrace.connectors.option_reader import check_secrets
+from headrace.connectors.option_reader import OptionReader, check_secrets
 from headrace.errors import InvalidParameter
 
 _CONNECTORS: dict[str, tuple[str, str]] = {
@@ -32,6 +32,7 @@ def open_source(options: Mapping[str, str], columns: Sequence[Column], secrets: 
     Raises `InvalidParameter` for an option that is unknown, missing or impossible.
     """
     connector = _connector(options)
+    RATE.read(OptionReader(options))
     if secrets is None:
         return connector(options, columns)
     return ConfidentialSource(lambda values: connector({**options, **values}, columns), columns, secrets)
@@ -61,6 +62,11 @@ def retracts(options: Mapping[str, str]) -> bool:
     return options.get("connector") in _CONNECTORS and _connector(options).retracts(options)
 
 
+def refreshes(options: Mapping[str, str]) -> bool:
+    """See `Source.refreshes`; of a connector that this program does not know nothing can be had."""
+    return options.get("connector") in _CONNECTORS and _connector(options).refreshes(options)
+
+
 def holds(options: Mapping[str, str]) -> bool:
     """See `Source.holds`; a connector that this program does not know holds nothing."""
     return options.get("connector") in _CONNECTORS and _connector(options).holds
@@ -74,6 +80,11 @@ def is_shared(options: Mapping[str, str]) -> bool:
 def is_whole(options: Mapping[str, str], offsets: Offsets) -> bool:
     """See `Source.whole`; a connector that this program does not know is taken at its word."""
     return options.get("connector") not in _CONNECTORS or _connector(options).whole(offsets)
+
+
+def of_splits(options: Mapping[str, str], offsets: Offsets) -> Offsets:
+    """See `Source.of_splits`; of a connector that this program does not know, all that there is."""
+    return _connector(options).of_splits(offsets) if options.get("connector") in _CONNECTORS else dict(offsets)
 
 
 def added_columns(options: Mapping[str, str]) -> list[Column]:

@@ -62,7 +62,7 @@ class Assembly:
         self.ticker = Ticker(
             live, storage, runtime, core.guard, core.sparing, vault=core.vault, progress=core.progress, look=self.look
         )
-        spark = SparkWork(planner, storage.root)
+        spark = SparkWork(planner, storage.root, slots)
         self.compactor = Compactor(
             live, storage, runtime, core.locks, core.application, core.capacity, retention, merge_runner or spark.merge
         )
@@ -91,7 +91,7 @@ class Assembly:
         lanes, ddl = Lanes(live, runtime, partial(Driver, core, compact=self.maintenance.request)), threading.RLock()
         self.planning = Planning(
             live, catalog, runtime, core.locks, core.application, core.vault, planner, make_runner or spark.runner,
-            lanes, ddl, self.ticker.lock, self.writer.paused, plans,
+            spark.kept_runner, lanes, ddl, self.ticker.lock, self.writer.paused, plans,
         )  # fmt: skip
         self.life = Lifecycle(
             live, storage, runtime, core.locks, core.vault, core.history, self.planning, lanes, self.ticker.lock,
@@ -107,7 +107,7 @@ class Assembly:
             owner=self.owner, lease=self.lease, spark=spark,
             progress=ProgressServer(core.progress, progress_host) if progress_host else None,
             loops={"ticker": self.ticker.run, "maintenance": self.maintenance.run},
-            news=news,
+            news=news, drop=self.life.drop,
         )  # fmt: skip
 
     def _settings(self) -> Settings:

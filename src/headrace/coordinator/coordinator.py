@@ -18,6 +18,7 @@ from headrace.catalog.catalog import Catalog
 from headrace.catalog.following import Refreshed
 from headrace.catalog.records import ObjectRecord
 from headrace.common.clock import Clock, SystemClock
+from headrace.common.columns import Column
 from headrace.config import Settings
 from headrace.connectors.base import SlotStanding
 from headrace.connectors.sources import Secrets
@@ -29,7 +30,16 @@ from headrace.coordinator.observe.metrics import Metric, collect
 from headrace.coordinator.observe.progress import AttemptProgress
 from headrace.coordinator.observe.status import EdgeStatus, GroupStatus, JobStatus, RelationEpochs
 from headrace.coordinator.observe.watchdog import Barrier
-from headrace.coordinator.reads import CHECK_S, DEFAULT_WAIT_S, NEWEST, Later, ReadOptions, Snapshot
+from headrace.coordinator.reads import (
+    CHECK_S,
+    DEFAULT_WAIT_S,
+    NEWEST,
+    Beside,
+    KnownRuns,
+    Later,
+    ReadOptions,
+    Snapshot,
+)
 from headrace.coordinator.run.application import SPARK_STARTS
 from headrace.coordinator.run.lanes import STOP_WAIT_S
 from headrace.coordinator.run.live_state import RunnerFactory
@@ -100,6 +110,19 @@ class Coordinator:
         """Why the coordinator has stopped by itself."""
         return self._core.runtime.failure
 
+    def read_beside(self, beside: Beside) -> None:
+        """Let somebody be told of what becomes visible, before it does, who shows it to others on behalf of this."""
+        live, reads = self._core.live, self._parts.reads
+        with live.lock:
+            beside.begin(live.epochs.complete)
+            live.epochs.completing = beside.completing
+            self._core.storage.catalog.showing = beside.showing
+            reads.shown_beside = beside.shown
+
+    def undisturbed(self, relation_ids: Sequence[int]) -> dict[int, int]:
+        """See `Reads.undisturbed`."""
+        return self._parts.reads.undisturbed(relation_ids)
+
     @property
     def root(self) -> StoreRoot:
         """Where the state lives."""
@@ -148,6 +171,13 @@ class Coordinator:
         resumes at its own checkpoint. Raises `SparkLost` if that one has ended, too, and `Fenced`.
         """
         self._parts.operation.renew(begin, serve)
+
+    def plan_suspect(self) -> None:
+        """Plan a view again that was given up since Spark has ended while it was planned, if it is time for one.
+
+        To be called now and then by who sees to it that Spark runs. Raises `SparkLost` if that ends it another time.
+        """
+        self._parts.operation.plan_suspect()
 
     def note_failure(self, what: str, error: Exception) -> None:
         """Tell of a failure of something that runs beside the coordinator, and is begun again."""
@@ -202,7 +232,8 @@ class Coordinator:
             raise standby.refusal(what)
 
     def wait_planned(self, check: Callable[[], None]) -> None:
-        """Return once all views are planned in the Spark that runs, at once on a standby, which plans none.
+        """Return once all views are planned in the Spark that runs, or run without it until it does; at once on a
+        standby, which plans none.
 
         `check` is asked now and then, and raises if nobody waits any more. Raises `OperationalError`, which names the
         view, once planning has failed several times in a row.
@@ -215,6 +246,10 @@ class Coordinator:
             check()
             core.runtime.check()
             core.application.check_planning()
+
+    def runs_all(self) -> bool:
+        """Whether no view is still to be planned, or all of them run by what is kept of their plans."""
+        return self.is_standby or arrival.runs_all(self._core.live, self._core.application)
 
     def wait_ready(self, check: Callable[[], None]) -> None:
         """Return once views may be planned: who has just taken over writes to tables before that.
@@ -297,6 +332,13 @@ class Coordinator:
         """
         self._guarded(lambda: self._parts.life.alter_objects(object_ids, change, done))
 
+    def add_columns(self, source_id: int, columns: Sequence[Column]) -> None:
+        """Give a source columns that it does not have yet, behind all others; what reads it goes on as it is.
+
+        Durable on return. Raises as `alter_objects` does.
+        """
+        self._guarded(lambda: self._parts.life.add_columns(source_id, columns))
+
     def secrets(self, secrets: Mapping[str, int]) -> Secrets | None:
         """What tells the values of the secrets that options have, as of now; None if there are none."""
         return self._core.vault.of(secrets)
@@ -351,6 +393,13 @@ class Coordinator:
         Raises `DependentObjectsExist` if anything else is built on one of them, `UndefinedTable`.
         """
         self._changing("DROP", lambda: self._parts.life.drop(ids))
+
+    def take_place(self, new_id: int, old_id: int) -> None:
+        """Drop a table, and give its name, owner, grants and comments to another one, in one step.
+
+        Durable on return. Raises `DependentObjectsExist` if anything is built on the one that goes, `UndefinedTable`.
+        """
+        self._changing("ALTER", lambda: self._parts.life.take_place(new_id, old_id))
 
     def alter_job(self, job_id: int, *, paused: bool | None = None, options: Mapping[str, str] | None = None) -> None:
         """Pause or resume a job, and set options of it.
@@ -445,12 +494,16 @@ class Coordinator:
 
         return self._guarded(read)
 
-    def row_now(self, table_id: int, key: Key, options: ReadOptions) -> Row | Later | None:
-        """The row of a table that has a primary key, as of the epoch that `snapshot` would read it at, without waiting.
+    def rows_now(self, table_id: int, keys: Sequence[tuple[Key, ReadOptions]]) -> list[Row | Later | None]:
+        """Rows of a table by its primary key, each as of the epoch that `snapshot` would read it at, without waiting.
 
         None where there is none, `LATER` where something has to be waited for.
         """
-        return self._guarded(lambda: self._parts.reads.row_now(self._parts.writer.tables, table_id, key, options))
+        return self._guarded(lambda: self._parts.reads.rows_now(self._parts.writer.tables, table_id, keys))
+
+    def shows_now(self, relation_id: int, known: KnownRuns, options: ReadOptions) -> bool:
+        """Whether `snapshot` would find just these rows of a relation, without waiting and with nothing to tell."""
+        return self._guarded(lambda: self._parts.reads.shows_now(relation_id, known, options))
 
     def state_snapshot(self, table_ids: Sequence[int]) -> Snapshot:
         """What state tables hold, by their ids, each as of its committed epoch; close it after use.
@@ -581,6 +634,18 @@ class Coordinator:
         with self._core.live.lock:
             relations = self._core.live.graph.relations.values()
             return {r.id: (r.error, r.error_since_ms) for r in relations if r.error is not None}
+
+    def rows_left(self) -> dict[int, Mapping[str, int]]:
+        """Sources and their splits: how many rows are there that nothing is bound to, as of the last look."""
+        with self._core.live.lock:
+            relations = self._core.live.graph.relations.values()
+            return {r.id: r.left for r in relations if r.left is not None}
+
+    def columns_there(self) -> dict[int, tuple[str, ...]]:
+        """Sources, and columns that have come where they read and that they do not have, as of the last look."""
+        with self._core.live.lock:
+            relations = self._core.live.graph.relations.values()
+            return {r.id: r.added for r in relations if r.added}
 
     def slot_standings(self) -> dict[int, SlotStanding]:
         """Shared sources, and how far behind lies what they hold where they read, as of the last look."""

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager
+from dataclasses import field
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn, Protocol
 
-from headrace.catalog.state import CatalogState
+from headrace.catalog.state import CatalogState, Change
 from headrace.common.columns import Column
+from headrace.common.lazy_dataclass import dataclass
 from headrace.connectors.base import Offsets
 from headrace.coordinator.decide.exact import newest
 from headrace.coordinator.decide.machine import align_for_reads
@@ -28,6 +30,7 @@ from headrace.coordinator.decide.query_epochs import (
     restart_floor,
 )
 from headrace.coordinator.observe.obstacles import (
+    MayKnow,
     created_views,
     notices,
     refuse_behind,
@@ -74,6 +77,8 @@ class ReadOptions:
     timeout_s: float | None = None
     check: Callable[[], None] | None = None
     """Asked now and then while the read waits: raises if it was cancelled."""
+    may_know: MayKnow = lambda job_id: True
+    """Whether the reader may be told what failed in a job, which may have values of rows in it."""
 
 
 NEWEST = ReadOptions()
@@ -125,6 +130,42 @@ class Snapshot:
         self.close()
 
 
+@dataclass(eq=False)
+class KnownRuns:
+    """The runs of a relation that somebody has read as of an epoch, and keeps what was in them."""
+
+    refs: tuple[RunRef, ...]
+    as_of: int
+    members: object = None
+    """What the catalog had when it was seen last to have just these runs."""
+
+    def are_those_of(self, refs: tuple[RunRef, ...], as_of: int) -> bool:
+        """Whether runs as of an epoch hold the same rows."""
+        if refs != self.refs:
+            return False
+        return as_of == self.as_of or all(r.epoch_hi <= min(as_of, self.as_of) for r in refs)
+
+
+class Beside(Protocol):
+    """Shows tables to others on behalf of the coordinator. It must know what becomes visible before anybody sees it."""
+
+    def begin(self, complete: int) -> None:
+        """The newest complete epoch, before anything is told of."""
+        ...
+
+    def completing(self, epoch: int) -> AbstractContextManager[object]:
+        """Around the moment from which on an epoch counts as complete."""
+        ...
+
+    def showing(self, change: Change, state: CatalogState) -> AbstractContextManager[object]:
+        """Around the moment from which on everybody sees a change of the catalog."""
+        ...
+
+    def shown(self) -> Mapping[int, int]:
+        """Table -> the newest epoch at which it was shown."""
+        ...
+
+
 class Later:
     """Says that a read has to be done where it may be waited for."""
 
@@ -143,6 +184,8 @@ class Reads:
         self._storage = storage
         self._runtime = runtime
         self._floors = Floors()
+        self.shown_beside: Callable[[], Mapping[int, int]] = dict
+        """Table -> the newest epoch at which other processes have shown it on behalf of this one."""
 
     def recover(self) -> None:
         """Set floors below what anybody may have been shown before the server started."""
@@ -156,6 +199,7 @@ class Reads:
         live, storage = self._live, self._storage
         ids = list(dict.fromkeys(relation_ids))
         with live.changed:
+            self._note_beside(options)
             shown = self._shown(options).copy() if options.align else {}
             if options.at is not None:
                 epochs = self._at(ids, options.at)
@@ -178,29 +222,90 @@ class Reads:
             raise
         return Snapshot(epoch, tables, sources, told, epochs, shown, storage.pins, pin)
 
-    def row_now(self, tables: TableRows, table_id: int, key: Key, options: ReadOptions) -> Row | Later | None:
-        """The row of a table with a primary key at the epoch that `snapshot` would choose for it, without waiting.
+    def rows_now(
+        self, tables: TableRows, table_id: int, asked: Sequence[tuple[Key, ReadOptions]]
+    ) -> list[Row | Later | None]:
+        """Rows of a table by primary key, at the epoch that `snapshot` would choose for each reader, without waiting.
 
         A table is exact at every complete epoch: it is the newest one. `LATER` where something is to be waited for.
+        What has to be done for a read of one row is done once for all of them.
         """
         live = self._live
         self._runtime.check()
         if live.mirrored is not None or not self._storage.answers_at_once:
-            return LATER
+            return [LATER] * len(asked)
         self._storage.catalog.verify()
-        found = tables.row_now(tables.table(table_id), key)
-        if found is None or found[1] < options.at_least:
-            return LATER
-        (_, row), epoch = found
+        now = tables.rows_now(tables.table(table_id), [key for key, _ in asked])
+        if now is None:
+            return [LATER] * len(asked)
+        rows, epoch = now
+        shown = {table_id: epoch}
         with live.lock:
-            self._floors.raise_to({table_id: epoch})
+            self._floors.raise_to(shown)
+            for _, options in asked:
+                if options.session is not None:
+                    options.session.raise_to(shown)
+        return [rows[key].row if options.at_least <= epoch else LATER for key, options in asked]
+
+    def shows_now(self, relation_id: int, known: KnownRuns, options: ReadOptions) -> bool:
+        """Whether `snapshot` would find just these rows of a relation now, without waiting and with nothing to tell.
+
+        Then they count as shown.
+        """
+        live, storage = self._live, self._storage
+        self._runtime.check()
+        if live.mirrored is not None or not storage.answers_at_once:
+            return False
+        storage.catalog.verify()
+        with live.lock:
+            relation = live.graph.relations.get(relation_id)
+            if relation is None or relation.schema is None:
+                return False
+            self._note_beside(options)
+            ids = (relation_id,)
+            read = [Candidate(relation_id, live.graph.exact(relation_id), self._floors_of(ids, options)[relation_id])]
+            epochs = self._choose(read, options)
+            if epochs is None or self._notices(ids, epochs, options):
+                return False
+        # What is exact at an epoch is in the catalog: as long as that has these runs, they have all up to the epoch.
+        members = storage.catalog.image.members(relation.state_table)
+        if members is not known.members:
+            refs = tuple([r.ref for r in storage.catalog.image.runs_of(relation.state_table)])
+            if not known.are_those_of(refs, epochs[relation_id]):
+                return False
+            known.members = members
+        elif not known.are_those_of(known.refs, epochs[relation_id]):
+            return False
+        if not storage.answers_at_once:
+            return False
+        with live.lock:
+            self._floors.raise_to(epochs)
             if options.session is not None:
-                options.session.raise_to({table_id: epoch})
-        return row
+                options.session.raise_to(epochs)
+        return True
+
+    def _note_beside(self, options: ReadOptions) -> None:
+        """Raise the floors to what other processes have shown; for a session as if it had seen all of it."""
+        beside = self.shown_beside()
+        if beside:
+            self._floors.raise_to(beside)
+            if options.session is not None:
+                options.session.raise_to(beside)
 
     def floor(self, relation_id: int) -> int:
         """The newest epoch at which a relation was shown. The caller holds the lock."""
-        return self._floors.of(relation_id)
+        return max(self._floors.of(relation_id), self.shown_beside().get(relation_id, 0))
+
+    def undisturbed(self, relation_ids: Sequence[int]) -> dict[int, int]:
+        """Of these relations those of which there is nothing to tell who reads them, each with the newest epoch at
+        which it is exact."""
+        live, found = self._live, dict[int, int]()
+        with live.lock:
+            for i in relation_ids if live.mirrored is None else ():
+                epoch = newest(live.graph.exact(i)) if i in live.graph.relations else None
+                if epoch is not None and not self._notices((i,), {i: epoch}, NEWEST):
+                    found[i] = epoch
+        return found
 
     def state(self, table_ids: Sequence[int]) -> Snapshot:
         """State tables by id, each as of its committed epoch, at one moment: those of one job are of one epoch.
@@ -283,7 +388,7 @@ class Reads:
         jobs = [live.graph.jobs[c.relation] for c in read if c.relation in live.graph.jobs]
         for job in jobs:
             if not job.committed:
-                refuse_new(job)
+                refuse_new(job, options.may_know)
         if options.consistency == "global" and options.exactly is None:
             jobs = list({j.id: j for j in [*jobs, *created_views(live.graph)]}.values())
         wanted = options.exactly or max((c.floor for c in read), default=0)
@@ -322,12 +427,13 @@ class Reads:
     def _refuse(self, read: Sequence[Candidate], behind: Job, wanted: int, options: ReadOptions) -> NoReturn:
         refuse_behind(
             self._live.graph, read, behind, wanted, options.consistency, exactly=options.exactly is not None,
-            written=options.at_least,
+            written=options.at_least, may_know=options.may_know,
         )  # fmt: skip
 
     def _notices(self, ids: Sequence[int], epochs: Mapping[int, int], options: ReadOptions) -> list[str]:
         others = options.consistency == "global" and options.exactly is None
-        return notices(self._live.graph, ids, epochs, self._runtime.settings.lag_notice_ms, others=others)
+        limit_ms, may_know = self._runtime.settings.lag_notice_ms, options.may_know
+        return notices(self._live.graph, ids, epochs, limit_ms, others=others, may_know=may_know)
 
     def _check_range(self, ids: Sequence[int], at: int) -> None:
         live = self._live

@@ -26,7 +26,10 @@ spark_kernels.py      makes the kernels of our own types known to Spark
 Running it:
 
 runner.py            runs epochs of a view: planned once for each parallelism
+epoch_result.py      what tasks have acknowledged, put together and checked
 kept_plans.py        what is kept of plans for the next start
+kept_runner.py       runs epochs by what is kept, before Spark is there
+stage_process.py     a process in which their stages run
 params.py            what a task must know of its epoch: one JSON text
 acknowledgements.py  how what tasks have written reaches the driver
 merging.py           large merges as Spark jobs

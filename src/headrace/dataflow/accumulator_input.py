@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 
 import pyarrow as pa
 from pyspark.sql import Column as SparkColumn
 from pyspark.sql import functions as F
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.plan.catalyst.bridge import Bridge
 from headrace.plan.catalyst.expressions import Expr
 from headrace.state.accumulators import Accumulator, Sent

@@ -7,11 +7,12 @@ same program, and nothing of it is stored.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from pyspark import AccumulatorParam
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.state.schema import RunRef
 
 if TYPE_CHECKING:
@@ -55,6 +56,8 @@ class Acknowledgement:
     """The highest event time that was read of a source, Unix microseconds."""
     refs: tuple[RunRef, ...] = ()
     """The runs that the task has made durable; its last stage tells them."""
+    undelivered: bool = False
+    """A sink has delivered nothing: the rows of which the runs tell are to be left out, and the step is run again."""
     io: Mapping[str, int] = field(default_factory=dict)
     """What the task has read and written, by the names of the fields of `IoMetrics`; its last stage tells it."""
 

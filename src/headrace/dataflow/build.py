@@ -37,6 +37,7 @@ from headrace.dataflow.operators.deliver import DeliverStage
 from headrace.dataflow.operators.materialize import MaterializeStage
 from headrace.plan.planner import ViewPlan
 from headrace.plan.tree import Operator, walk
+from headrace.state.schema import ROWS
 
 OPERATORS = (inputs, rowwise, unions, joins, lookups, aggregates, recompute, sessions, temporal, closing)
 """The modules of the operators: each declares how its own are executed."""
@@ -65,6 +66,7 @@ class EpochPlan(Builder):
         """
         root = plan.root
         self.on_error = plan.on_error
+        self.rows = plan.state_tables().get(ROWS)
         self.names = {a.id: a.name for op in walk(root) for a in op.output}
         bridge = self.bridge
         alone = plan.sink is not None and delivers(plan.sink)
@@ -91,7 +93,7 @@ class EpochPlan(Builder):
         if plan.sink is None:
             operator = materialize.INTO if plan.hands_over else materialize.OPERATOR
             return MaterializeStage(plan.schema, positions, self.weak_hash, operator)
-        return DeliverStage(tuple(plan.sink.items()), plan.columns, positions)
+        return DeliverStage(tuple(plan.sink.items()), plan.columns, positions, plan.letters)
 
     def flow(self, op: Operator) -> Flow:
         chain = self.chains.of(op)

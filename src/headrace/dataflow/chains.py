@@ -18,11 +18,12 @@ What has no exact twin stays Spark's: the chain ends below it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.dataflow.flow import Builder, Flow, InWorker, Placed, arrow, struct
 from headrace.dataflow.operators.compute import ComputeStage, Multiply, Select, Step, Where
 from headrace.dataflow.operators.kernel_expressions import Column, Expression

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.dataflow.acknowledgements import NotedFailure
 from headrace.errors import HeadraceError, SparkLost
 from headrace.plan.catalyst.bridge import Bridge

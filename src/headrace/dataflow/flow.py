@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -22,8 +21,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, IntegerType, LongType, StructField, StructType
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.dataflow.failures import NotedChecks, noted_by
 from headrace.dataflow.operators.failures import FailureStage
+from headrace.dataflow.operators.held_rows import RowsByKey
 from headrace.dataflow.operators.task import run_stages
 from headrace.plan import tolerance
 from headrace.plan.border_types import arrow_of_spark, spark_of
@@ -118,11 +119,15 @@ class Builder(ABC):
         """What becomes of rows on which an expression fails."""
         self.failures: dict[str, NotedChecks] = {}
         """The stages that note such rows, by label."""
+        self.rows: TableSchema | None = None
+        """The layout of the view's own rows; None where it keeps none."""
         self.names: Mapping[int, str] = {}
         """The names of the query's attributes."""
         self._slices: list[DataFrame] = []
         self.following: dict[str, Sequence[object]] = {}
         """Operator -> stages that go on in the worker of its own, with the same columns."""
+        self.by_key: dict[str, RowsByKey] = {}
+        """Leaf -> where the newest rows of each key are kept of it."""
 
     @abstractmethod
     def flow(self, op: Operator) -> Flow:

@@ -17,8 +17,9 @@ def read(plan: Builder, op: Input) -> StagePlan:
     schema = struct([(f"c{i}", spark_of(a.handle)) for i, a in enumerate(op.output)], weight=True)
     table = plan.relations[op.relation]
     stage = InputStage(
-        op.id, op.relation, tuple(op.columns), table, plan.parallelism, arrow(schema), op.late, op.changes_only
-    )
+        op.id, op.relation, tuple(op.columns), table, plan.parallelism, arrow(schema), op.late, op.changes_only,
+        plan.rows if table is None else None, plan.by_key.get(op.id) if table is None else None,
+    )  # fmt: skip
     return StagePlan(plan.slices(), stage, op.output, schema)
 
 

@@ -5,8 +5,10 @@ they are made they can be written to a file and read by the next server, which t
 to Catalyst. What has another form (a shuffle, expressions of Spark's) is planned when an epoch first needs it.
 
 A file is only ever a shortcut. It is used where everything that its plan followed from is as it was when it was made
-(`identity`), by the very same programs (`programs`), and whole; otherwise the view is planned as if there was none. So
-it needs no durability: it is written beside and moved into its place, and what was torn is found out by its digest.
+(`identity`), by the very same programs (`programs`) in a Spark with the same `properties`, and whole; otherwise the
+view is planned as if there was none. So it needs no durability: it is written beside and moved into its place, and what
+was torn is found out by its digest. Before Spark runs nobody can tell its properties; what they come from is among what
+`programs` looks at, and that has to do for the epochs that run until then (`kept_runner.py`).
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import platform
 import threading
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -30,6 +32,8 @@ from structlog import get_logger
 
 import headrace
 from headrace.common.java import find_java
+from headrace.common.lazy_dataclass import dataclass
+from headrace.dataflow.params import EpochParams
 from headrace.plan.planner import ViewPlan
 from headrace.plan.watermark_rules import EventTime
 
@@ -40,6 +44,11 @@ Stages: TypeAlias = tuple[Any, ...]
 FORMS_AT_MOST = 8
 """Forms that are kept of one view."""
 _SUFFIX = ".plan"
+_CONFIGURING = (
+    "SPARK_HOME", "SPARK_CONF_DIR", "SPARK_SUBMIT_OPTS", "PYSPARK_SUBMIT_ARGS", "JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS",
+    "_JAVA_OPTIONS",
+)  # fmt: skip
+"""Variables of the environment by which Spark or its Java are given properties."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +72,11 @@ class Outline:
             plan.arrangements,
         )  # fmt: skip
 
+    def active(self, params: EpochParams) -> frozenset[int] | None:
+        """The inputs that have changed in an epoch; None for the first one, and where all have."""
+        found = {i for i, t in params.tables.items() if t.refs} | {i for i, s in params.sources.items() if s.tasks}
+        return None if params.first or found == set(self.leaves.values()) - {None} else frozenset(found)
+
 
 @dataclass(frozen=True)
 class Kept:
@@ -73,7 +87,8 @@ class Kept:
 
 
 def programs(further: Mapping[str, str]) -> str:
-    """A digest of all programs that have a part in a plan, and of Spark's `further` properties.
+    """A digest of all programs that have a part in a plan, of Spark's `further` properties, and of where others come
+    from.
 
     Of headrace's own the files count, not the version: it does not change with each of their changes; and what they
     hold, not their times, which some images have all alike. To be asked at the start: files may be exchanged under a
@@ -88,33 +103,47 @@ def programs(further: Mapping[str, str]) -> str:
     told = [
         files, str(spark), pyspark.__version__, spark.stat().st_mtime_ns, pa.__version__, np.__version__,
         platform.python_version(), java, os.stat(java).st_mtime_ns, sorted(further.items()),
+        _configuration(spark.parent),
     ]  # fmt: skip
     return hashlib.sha256(json.dumps(told).encode()).hexdigest()
+
+
+def _configuration(spark: Path) -> list[object]:
+    """What Spark takes properties from that nobody has handed to headrace: its folder of settings, the environment."""
+    told = {name: os.environ.get(name, "") for name in _CONFIGURING}
+    folder = Path(told["SPARK_CONF_DIR"] or Path(told["SPARK_HOME"] or spark) / "conf")
+    held = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.glob("spark-*")}
+    return [sorted(told.items()), sorted(held.items())]
 
 
 class PlanFiles:
     """The files of one database's plans on this host, one for each view. Thread-safe.
 
-    Nothing here raises: who finds no plan makes one. `made_by` is what `programs` tells.
+    Nothing here raises: who finds no plan makes one. `made_by` gives what `programs` tells; where it raises, as where
+    programs cannot be found, nothing is kept.
     """
 
-    def __init__(self, folder: Path, made_by: str) -> None:
+    def __init__(self, folder: Path, made_by: Callable[[], str]) -> None:
         self._folder = folder
         self._made_by = made_by
         self._writing = threading.Lock()
 
-    def find(self, view: int, identity: str) -> Kept | None:
-        """What was kept of a view's plan with this identity; None where there is nothing that can be used."""
+    def find(self, view: int, identity: str, properties: str | None) -> Kept | None:
+        """What was kept of a view's plan with this identity, in a Spark with these properties (None: with any).
+
+        None where there is nothing that can be used.
+        """
         try:
             head, _, body = self._path(view).read_bytes().partition(b"\n")
-            if head != self._head(identity, body):
+            _, _, noted, _ = head.decode().split(" ")
+            if head != self._head(identity, noted if properties is None else properties, body):
                 return None
             found = pickle.loads(body)
         except Exception:  # whatever a file may hold that nobody has written so
             return None
         return found if isinstance(found, Kept) else None
 
-    def keep(self, view: int, identity: str, kept: Kept) -> None:
+    def keep(self, view: int, identity: str, properties: str, kept: Kept) -> None:
         """Keep this of a view's plan, in place of what was kept of it."""
         path = self._path(view)
         try:
@@ -122,7 +151,7 @@ class PlanFiles:
             with self._writing:
                 self._folder.mkdir(parents=True, exist_ok=True)
                 beside = path.with_suffix(".new")
-                beside.write_bytes(self._head(identity, body) + b"\n" + body)
+                beside.write_bytes(self._head(identity, properties, body) + b"\n" + body)
                 os.replace(beside, path)
         except Exception as error:  # a stage that cannot be written, a full disk: it is planned again next time
             get_logger("headrace").info("the plan of a view is not kept", view=view, error=str(error))
@@ -144,8 +173,8 @@ class PlanFiles:
     def _path(self, view: int) -> Path:
         return self._folder / f"{view}{_SUFFIX}"
 
-    def _head(self, identity: str, body: bytes) -> bytes:
-        told = f"{self._made_by} {identity} ".encode()
+    def _head(self, identity: str, properties: str, body: bytes) -> bytes:
+        told = f"{self._made_by()} {identity} {properties} ".encode()
         return told + hashlib.sha256(told + body).hexdigest().encode()
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.dataflow.chains import Chains, StageChain
 from headrace.dataflow.flow import Builder, Flow, StagePlan
 from headrace.plan.tree import Operator

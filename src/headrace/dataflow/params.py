@@ -6,12 +6,13 @@ import json
 import os
 import tempfile
 import zlib
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
 from headrace.catalog.sealing import Identity, Keys, key_id, seal, unseal
+from headrace.common.lazy_dataclass import dataclass
 from headrace.state.schema import RunRef
 from headrace.state.stores import Root, StoreRoot, root_from_json, root_to_json
 
@@ -116,6 +117,10 @@ class EpochParams:
     """Where tasks report their progress, as `host:port/token`; empty if nobody listens."""
     delivery: str = ""
     """By which a sink's target knows whose epochs it takes: of the database and the sink, unlike all others."""
+    delivered: int = 0
+    """The newest epoch of which the catalog knows that it is at the sink's target; 0 for none."""
+    sink_name: str = ""
+    """The sink's name, for the table of the rows that its target refuses."""
     sink_secrets: dict[str, str] = field(default_factory=dict, repr=False)
     """As `SourceInput.secrets`, of the sink that takes the changes."""
 
@@ -172,7 +177,8 @@ class EpochParams:
                 "taken": self.taken,
                 "closed": self.closed_us,
                 "progress": self.progress,
-                "delivery": self.delivery,
+                "delivery": [self.delivery, self.delivered],
+                "sink": self.sink_name,
             }
         )
 
@@ -214,6 +220,7 @@ def decode(text: str) -> EpochParams:
     from_epoch, to_epoch, first = data["epochs"]
     root, prefix, sync = data["out"]
     spool, memory_bytes, budget_bytes = data["bounds"]
+    delivery, delivered = data.get("delivery", ("", 0))
     inner, last, partitions_before = data["stages"]
     return EpochParams(
         attempt=data["attempt"],
@@ -242,5 +249,7 @@ def decode(text: str) -> EpochParams:
         taken={int(i): until for i, until in data["taken"].items()},
         closed_us=data["closed"],
         progress=data.get("progress", ""),
-        delivery=data.get("delivery", ""),
+        delivery=delivery,
+        delivered=delivered,
+        sink_name=data.get("sink", ""),
     )

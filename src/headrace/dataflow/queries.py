@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 import pyarrow as pa
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.dataflow.operators.compute import Select, Step, Where, computed
 from headrace.dataflow.operators.kernel_expressions import Expression, RowColumns
 from headrace.dataflow.vectors import vectorized

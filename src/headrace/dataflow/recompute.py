@@ -8,8 +8,7 @@ puts out nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -18,12 +17,15 @@ from pyspark.sql import Window as Over
 from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, DataType, IntegerType
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.dataflow import python
 from headrace.dataflow.flow import Builder, Flow, arrow, struct
 from headrace.dataflow.lowering import Lowering
 from headrace.dataflow.operators import calls
+from headrace.dataflow.operators.held_rows import RowsByKey
 from headrace.dataflow.operators.leading import FirstOfInputStage, LeadingStage
 from headrace.dataflow.operators.recompute import FirstRows, RecomputeStage
+from headrace.dataflow.operators.spark_hash import can_hash
 from headrace.plan.border_types import spark_of
 from headrace.plan.catalyst.bridge import Bridge
 from headrace.plan.catalyst.expressions import Attribute, Expr, Named, named
@@ -31,6 +33,7 @@ from headrace.plan.catalyst.kinds import AggregateCall, SortOrder
 from headrace.plan.catalyst.nodes import Node
 from headrace.plan.guards import row_parts
 from headrace.plan.recompute import Applied, Recompute, Regrouped, TopN, Windowed
+from headrace.plan.tree import Operator
 from headrace.state.kernels.order_code import OrderColumn
 
 
@@ -126,6 +129,19 @@ def _reduce_at_leaf(plan: Builder, op: Recompute) -> None:
     first = FirstRows(op.first.need, op.first.by_value, orders)
     stage = FirstOfInputStage(op.id, tuple(places[i] for i in keys), first, plan.weak_hash)
     plan.following[child.id] = [stage]
+    _note_rows_by_key(plan, op, child, keys)
+
+
+def _note_rows_by_key(plan: Builder, op: Recompute, leaf: Operator, keys: Sequence[int]) -> None:
+    """Let a leaf find the rows that are kept of it by key, where they are all of its columns as they come."""
+    columns, picked = [a.id for a in leaf.output], leaf.picked()
+    schema = op.state()["rows"]
+    if picked is None or [a.id for a in op.values] != columns or not all(can_hash(f.type) for f in schema.key):
+        return
+    names = picked.names
+    plan.by_key[leaf.id] = RowsByKey(
+        op.id, schema, tuple(names[i] for i in keys), tuple(names[i] for i in columns), plan.weak_hash
+    )
 
 
 def _sort_key(order: Expr) -> OrderColumn:

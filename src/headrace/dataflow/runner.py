@@ -6,10 +6,9 @@ side in a union and run as one job (`run_with`), each with an attempt and acknow
 alone. Only its tasks in the job's last stage have other partition numbers; which stages those are, and how many
 partitions lie before, is among its parameters.
 
-What counts is what the acknowledgements say. Each stage reports how many rows it wrote, and the last stage of a task
-the runs. Both must agree, and every task of every stage must be heard of, as far as the plan tells how many there
-are: Spark also takes a task as done whose update of an accumulator it has lost. Results of tasks that failed are
-never reported; a stage that reports twice for one slice makes the whole attempt void.
+What counts is what the acknowledgements say (`epoch_result.py`). Every task of every stage must be heard of, as far as
+the plan tells how many there are: Spark also takes a task as done whose update of an accumulator it has lost. Results
+of tasks that failed are never reported.
 """
 
 from __future__ import annotations
@@ -17,21 +16,19 @@ from __future__ import annotations
 import itertools
 import secrets
 import threading
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from functools import partial
 
 import structlog
 from pyspark import Accumulator, SparkContext
 
-from headrace.connectors.base import RowError
-from headrace.dataflow.acknowledgements import Acknowledgement, Acknowledgements, NotedFailure
+from headrace.dataflow.acknowledgements import Acknowledgement, Acknowledgements
 from headrace.dataflow.build import EpochPlan
-from headrace.dataflow.failures import FailedExpression, NotedChecks, described
+from headrace.dataflow.epoch_result import EpochResult, result_of
+from headrace.dataflow.failures import NotedChecks, described
 from headrace.dataflow.kept_plans import LastingPlan
-from headrace.dataflow.operators import deliver, materialize
-from headrace.dataflow.operators.inputs import ERROR_SAMPLES
 from headrace.dataflow.params import AGAIN, EpochParams, property_of, secrets_property_of
 from headrace.errors import JobFailed, NotVectorized
 from headrace.plan.catalyst.answers import UNANSWERED
@@ -41,7 +38,7 @@ from headrace.plan.catalyst.physical import JavaRows, Physical
 from headrace.plan.failures import translate
 from headrace.plan.planner import ViewPlan
 from headrace.state.proof import confirm
-from headrace.state.schema import RunRef, TableSchema
+from headrace.state.schema import TableSchema
 from headrace.state.spool import forget_attempt
 
 _NUMBERS = itertools.count(1)
@@ -67,32 +64,6 @@ class _PhysicalPlan:
     def rows(self) -> JavaRows:
         """The rows of an epoch; nothing runs yet."""
         return self._rows if self._rows is not None else self._executed.cloned().rows()
-
-
-@dataclass
-class EpochResult:
-    """What a step on Spark has written and counted."""
-
-    runs: list[RunRef] = field(default_factory=list)
-    rows_in: int = 0
-    """Rows that the leaves took in."""
-    rows_by_input: dict[int, int] = field(default_factory=dict)
-    """The same by relation; one that the query names twice is read twice."""
-    rows_out: int = 0
-    """Rows that the view's own delta has, as written, or that a sink took."""
-    row_errors: list[FailedExpression | RowError] = field(default_factory=list)
-    row_error_count: int = 0
-    late_rows: int = 0
-    """Rows of sources that were not taken in because the watermark had passed them."""
-    newest_us: dict[int, int] = field(default_factory=dict)
-    """By source: the highest event time that was read, Unix microseconds."""
-    task_count: int = 0
-    spilled_bytes: int = 0
-    """Input of operators that went to local disk and back for want of memory."""
-    due_us: int | None = None
-    """Nothing of its state is due before this time, Unix microseconds; None if nothing ever is."""
-    io: Counter[str] = field(default_factory=Counter)
-    """What its tasks have read and written, by the names of the fields of `IoMetrics`."""
 
 
 class EpochRunner:
@@ -163,11 +134,6 @@ class EpochRunner:
             self._plan.add(form, builder.only)
         return _PhysicalPlan(executed, counts, builder.failures)
 
-    def _active(self, params: EpochParams) -> frozenset[int] | None:
-        """The inputs that have changed; None for the first epoch, and where all have."""
-        found = {i for i, t in params.tables.items() if t.refs} | {i for i, s in params.sources.items() if s.tasks}
-        return None if params.first or found == set(self._inputs.values()) - {None} else frozenset(found)
-
     def run(self, params: EpochParams, parallelism: int) -> EpochResult:
         """Run one attempt at an epoch; what it wrote counts only once the caller has committed it.
 
@@ -228,7 +194,7 @@ class EpochRunner:
         self, params: EpochParams, parallelism: int, job_group: str, partitions_before: int
     ) -> tuple[_PhysicalPlan, JavaRows]:
         """Make all ready for an attempt in a Spark job; returns its rows."""
-        physical = self.prepare(parallelism, self._active(params))
+        physical = self.prepare(parallelism, self._plan.outline.active(params))
         rows, self._failures, self._tasks = physical.rows(), physical.failures, physical.stages.tasks
         told = replace(
             params, inner=physical.stages.inner, last=physical.stages.last, partitions_before=partitions_before
@@ -277,52 +243,7 @@ class EpochRunner:
                 )
 
     def _result(self, params: EpochParams, acknowledgements: Sequence[Acknowledgement]) -> EpochResult:
-        result = EpochResult()
-        seen: set[tuple[str, int]] = set()
-        written = 0
-        for ack in acknowledgements:
-            if ack.attempt != params.attempt:
-                continue
-            # Every task of the epoch counts once: state must not mix two attempts at one slice. That a stage's rows
-            # travel in the object of a later one makes no difference. What Spark runs again after it has lost a
-            # shuffle's files has seen the same rows: of one that writes nothing the first word counts.
-            slot = (ack.stage, ack.partition)
-            if slot in seen:
-                if not ack.rows_written and not ack.refs:
-                    continue
-                raise JobFailed(
-                    f"stage {slot[0]} ran twice for slice {slot[1]} of epoch {params.to_epoch}",
-                    hint="the epoch is run again from the last checkpoint",
-                )
-            seen.add(slot)
-            written += ack.rows_written
-            result.runs += ack.refs
-            result.spilled_bytes += ack.spilled_bytes
-            result.io.update(ack.io)
-            if ack.due_us is not None:
-                result.due_us = ack.due_us if result.due_us is None else min(ack.due_us, result.due_us)
-            result.task_count += 1
-            room = max(ERROR_SAMPLES - len(result.row_errors), 0)
-            result.row_errors += [
-                described(self._bridge, self._failures, e) if isinstance(e, NotedFailure) else e
-                for e in ack.row_errors[:room]
-            ]
-            result.row_error_count += ack.row_error_count
-            result.late_rows += ack.late_rows
-            if ack.stage in self._inputs:
-                result.rows_in += ack.rows_out
-                relation = self._inputs[ack.stage]
-                if relation is not None:
-                    result.rows_by_input[relation] = result.rows_by_input.get(relation, 0) + ack.rows_out
-                    if (newest_us := ack.newest_us) is not None:
-                        result.newest_us[relation] = max(newest_us, result.newest_us.get(relation, newest_us))
-            if ack.stage in (materialize.OPERATOR, materialize.INTO):
-                result.rows_out += ack.rows_written
-            elif ack.stage == deliver.OPERATOR:
-                result.rows_out += ack.rows_out
-        if (stored := sum(r.rows for r in result.runs)) != written:
-            raise JobFailed(f"the stages of epoch {params.to_epoch} wrote {written} rows, its objects hold {stored}")
-        return result
+        return result_of(params, acknowledgements, self._inputs, partial(described, self._bridge, self._failures))
 
 
 def _again(params: EpochParams) -> EpochParams:

@@ -117,6 +117,7 @@ def local_session(
     log_file: Path | None = None,
     java_options: str | None = None,
     further: Mapping[str, str] | None = None,
+    niceness: int = 0,
 ) -> SparkSession:
     """A classic session, configured for short jobs on one machine (or on `master`).
 
@@ -124,6 +125,7 @@ def local_session(
     Executors on other hosts reach this one at `driver_host`, by default at the address that the master is reached from.
     `java_options` are further ones of the JVM, by default those that let it use the archive of classes if there is one.
     `further` properties are the user's; they go before those here but for the ones that results depend on.
+    `niceness` is by how much its processes give way to this one.
     Raises `OperationalError` where Spark does not start.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -150,12 +152,13 @@ def local_session(
     logging.getLogger().addFilter(_no_failed_calls)
     try:
         try:
-            process.launch(conf, log_file)
+            process.launch(conf, log_file, niceness)
         except PySparkRuntimeError:
             if not archive:
                 raise
             # Java does without an archive that does not fit, but not without one that is damaged.
-            process.launch(_with_further(conf | _conf(scratch, driver_memory, always), further or {}), log_file)
+            conf |= _conf(scratch, driver_memory, always)
+            process.launch(_with_further(conf, further or {}), log_file, niceness)
         session = SparkSession.builder.config(map=dict(conf)).getOrCreate()
         _scratch_of.setdefault(session.sparkContext, scratch)
         return session
@@ -168,7 +171,10 @@ def local_session(
 
 
 class SparkStart:
-    """Starts the sessions of one database: the first one at once, beside whatever the caller goes on with."""
+    """Starts the sessions of one database: the first one when it is first asked for, in a thread of its own.
+
+    So whoever opens a database does all that needs no Spark first: Java takes all cores for seconds.
+    """
 
     def __init__(self, start: Callable[[], SparkSession], *, may_come_later: bool = True):
         self.another = start
@@ -179,7 +185,7 @@ class SparkStart:
         self._abandoned = False
         self._told = False
         """Whether somebody was told that the attempt has failed."""
-        self._attempt = self._begin()
+        self._attempt: Future[SparkSession] | None = None
 
     def _begin(self) -> Future[SparkSession]:
         attempt: Future[SparkSession] = Future()
@@ -204,7 +210,7 @@ class SparkStart:
         Raises `OperationalError` where Spark does not start, `CancelledError` once it is abandoned.
         """
         with self._changing:
-            if self._told and not self._abandoned:
+            if self._attempt is None or (self._told and not self._abandoned):
                 self._attempt, self._told = self._begin(), False
             attempt = self._attempt
         try:
@@ -218,8 +224,9 @@ class SparkStart:
         """Nobody will take the first session: it is stopped as soon as it is there. Does not wait for that."""
         with self._changing:
             self._abandoned = True
-            if not self._attempt.cancel():
-                self._attempt.add_done_callback(_stop)
+            attempt = self._attempt = self._attempt or Future()
+            if not attempt.cancel():
+                attempt.add_done_callback(_stop)
 
 
 def _stop(attempt: Future[SparkSession]) -> None:
@@ -229,14 +236,21 @@ def _stop(attempt: Future[SparkSession]) -> None:
 
 
 def spark_start(settings: Settings, master: str | None, log_file: Path | None) -> SparkStart:
-    """Begin to start Spark as a database's settings say. Makes the directory of its data, for the log."""
+    """How Spark is started as a database's settings say. Makes the directory of its data, for the log."""
     settings.data_dir.mkdir(parents=True, exist_ok=True)
     memory = f"{settings.spark_driver_memory_mb}m"
     further = dict(settings.spark_conf)
     refuse_own(further)
     chosen, host = master or settings.master, settings.driver_host
     return SparkStart(
-        lambda: local_session(chosen, driver_host=host, driver_memory=memory, log_file=log_file, further=further),
+        lambda: local_session(
+            chosen,
+            driver_host=host,
+            driver_memory=memory,
+            log_file=log_file,
+            further=further,
+            niceness=settings.spark_niceness,
+        ),
         # One that is there already may be of any kind.
         may_come_later=(chosen is None or is_local(chosen)) and SparkContext._active_spark_context is None,
     )
@@ -274,6 +288,12 @@ def _no_failed_calls(record: logging.LogRecord) -> bool:
 
 _JAVA_OPTIONS, _EXECUTORS_OPTIONS = "spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions"
 _STACK = f"-Xss{STACK_MIB}m"
+_OPTIMIZED_LATER = (
+    "-XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000 -XX:Tier4CompileThreshold=150000"
+)
+"""Java optimizes in full what was called ten times as often as by default. Otherwise that takes a third of the
+processor after a start, for methods that hardly run again; what is called for each row gets there within the first
+epoch, and loops as soon as ever."""
 _OWN = {
     "spark.master": "the setting master, or --master, says where Spark runs",
     "spark.driver.memory": "the setting spark_driver_memory_mb says it",
@@ -297,7 +317,7 @@ def _conf(scratch: Path, driver_memory: str, java_options: str) -> dict[str, str
     pools.write_text(_POOLS)
     log_conf.write_text(_LOGGING)
     return {
-        _JAVA_OPTIONS: f"{_STACK} -Dlog4j2.configurationFile={log_conf.as_uri()} {java_options}",
+        _JAVA_OPTIONS: f"{_STACK} {_OPTIMIZED_LATER} -Dlog4j2.configurationFile={log_conf.as_uri()} {java_options}",
         _EXECUTORS_OPTIONS: _STACK,
         "spark.driver.memory": driver_memory,
         "spark.ui.enabled": "false",

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
+
+from headrace.common.lazy_dataclass import dataclass
 
 _RATE_WINDOW_S: Final = 8.0
 

@@ -6,7 +6,6 @@ import importlib.util
 import shutil
 import zipfile
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -15,6 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.errors import OperationalError
 
 COLUMNS: Final[Mapping[str, Mapping[str, str]]] = {

@@ -19,6 +19,8 @@ from headrace.server.simple_client import ConnectionLost, PgClient, texts
 HOST: Final = "127.0.0.1"
 _START_S: Final = 120.0
 _STOP_S: Final = 30.0
+_OF_ANOTHER: Final = frozenset(("HEADRACE_CATALOG_URL", "HEADRACE_STATE_URL"))
+"""What the environment says of where a database is: that is not this one."""
 _POLL_S: Final = 0.2
 _LOG_TAIL_BYTES: Final = 2000
 
@@ -64,7 +66,7 @@ class DemoServer:
             stdin=subprocess.DEVNULL,
             stdout=self._sink,
             stderr=subprocess.STDOUT,
-            env={**os.environ, "TMPDIR": str(self._scratch)},
+            env={k: v for k, v in os.environ.items() if k not in _OF_ANOTHER} | {"TMPDIR": str(self._scratch)},
             start_new_session=True,
         )
         until = time.monotonic() + _START_S

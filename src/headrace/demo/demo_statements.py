@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.demo.data import COLUMNS, Inputs, rows_of
 from headrace.sql.type_names import pg_type_text
 

@@ -7,10 +7,10 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.demo.data import COLUMNS, Inputs
 from headrace.demo.demo_statements import VIEWS, View
 from headrace.sql.parser import parse_query

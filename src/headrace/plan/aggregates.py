@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.errors import NotSupported
 from headrace.plan.accumulable import RULES, Accumulation
 from headrace.plan.alike import Alike

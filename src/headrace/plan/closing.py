@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import pyarrow as pa
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.errors import NotSupported
 from headrace.plan.mark_rules import TIMES, Marks
 from headrace.plan.tree import WEIGHT, Operator, attr_arrow

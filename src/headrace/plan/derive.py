@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from pyspark.sql import functions as F
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.errors import NotSupported
 from headrace.plan import aggregates, inputs, joins, limits, python, rowwise, sessions, temporal, unions, windows
 from headrace.plan.catalyst import nodes

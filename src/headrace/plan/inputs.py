@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql import functions as F
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.errors import NotSupported
 from headrace.plan import lookups
 from headrace.plan.border_types import arrow_of

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.errors import NotSupported
 from headrace.plan import temporal
 from headrace.plan.border_types import arrow_of

@@ -9,11 +9,11 @@ comes of the other side is null. By an index several rows may be found; there a 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.errors import NotSupported
 from headrace.plan.border_types import arrow_of
 from headrace.plan.catalyst.bridge import Bridge

@@ -7,9 +7,10 @@ is said by its node.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeAlias
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.plan.catalyst.expressions import Attribute, Expr, Literal, Named
 from headrace.plan.catalyst.kinds import GetStructField
 from headrace.plan.guards import bare

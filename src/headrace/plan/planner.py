@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructField, StructType
 
 from headrace.common.columns import Column
+from headrace.common.lazy_dataclass import dataclass
 from headrace.errors import NotSupported, SparkLost
 from headrace.plan import tolerance, tree
 from headrace.plan.border_types import arrow_of, spark_of
@@ -41,6 +42,8 @@ class ViewPlan:
     fingerprint: str
     sink: Mapping[str, str] | None = None
     """Options of the sink that takes its changes; None for a view, which keeps its rows itself."""
+    letters: TableSchema | None = None
+    """The layout of the table for rows that the sink's target refuses; None where there is none."""
     hands_over: bool = False
     """Whether its changes go into a table: they are kept only until that has them."""
     event_time: EventTime = NO_EVENT_TIME
@@ -95,9 +98,9 @@ class ViewPlan:
         """Whether its rows change as time passes, also when its inputs do not."""
         return any(op.by_clock for op in tree.walk(self.root))
 
-    def into(self, sink: Mapping[str, str]) -> ViewPlan:
-        """The plan that hands its changes to a sink."""
-        return replace(self, sink=sink)
+    def into(self, sink: Mapping[str, str], letters: TableSchema | None = None) -> ViewPlan:
+        """The plan that hands its changes to a sink; `letters` is the layout of the table of rows that it refuses."""
+        return replace(self, sink=sink, letters=letters)
 
     def keyed(self, width: int) -> ViewPlan:
         """The plan whose rows are kept by their first columns: an index."""
@@ -111,6 +114,8 @@ class ViewPlan:
     def state_tables(self) -> dict[str, TableSchema]:
         """Every state table by name; of a view its own rows (`view/rows`) are one."""
         own = {HANDED if self.hands_over else ROWS: self.schema} if self.sink is None else {}
+        if self.letters is not None:
+            own = {HANDED: self.letters}
         return {**tree.state_tables(self.root), **own}
 
     def explain(self) -> list[str]:
@@ -133,6 +138,7 @@ class Planner:
         self._lock = threading.RLock()
         self._leaves: dict[int, PlannedRelation] = {}
         self._names: dict[int, str] = {}
+        self._earlier: dict[int, set[str]] = {}
         self._bridge: Bridge | None = None
         self._clock: ClockLiteral
         if spark is not None:
@@ -158,6 +164,7 @@ class Planner:
             self.generation += 1
             self._leaves.clear()
             self._names.clear()
+            self._earlier.clear()
 
     def define(self, relation: PlannedRelation, columns: Iterable[Column], name: str) -> None:
         """Make a relation known to queries under `name`."""
@@ -170,6 +177,14 @@ class Planner:
             if relation.primary_key:
                 own = Path(relation.id, relation.name, relation.primary_key, frozenset(schema.names), True)
                 self.define_path(relation, own)
+
+    def define_earlier(self, relation: PlannedRelation, columns: Iterable[Column], name: str) -> None:
+        """Make a relation known to queries under one more name, with the columns that it had at some time."""
+        with self._lock:
+            if self.has_spark:
+                schema = StructType([StructField(c.name, self.bridge.spark_type_of(c.type), True) for c in columns])
+                self._define_leaf(schema, relation, name)
+                self._earlier.setdefault(relation.id, set()).add(name)
 
     def define_path(self, relation: PlannedRelation | int, path: Path) -> None:
         """Make known how the rows of a relation can be looked up. Of several ways the first that fits is taken."""
@@ -201,14 +216,16 @@ class Planner:
                 for leaf, r in self._leaves.items()
                 if r.id != relation_id
             }
+            for earlier in self._earlier.pop(relation_id, ()):
+                self.bridge.spark.catalog.dropTempView(earlier)
             name = self._names.pop(relation_id, None)
             if name is not None:
                 self.bridge.spark.catalog.dropTempView(name)
                 self.bridge.spark.catalog.dropTempView(name + LOOKUP_SUFFIX)
 
-    def relation_frame(self, relation_id: int) -> DataFrame:
-        """The relation as it stands in plans, without rows."""
-        return self.bridge.spark.table(f"`{self._names[relation_id]}`")
+    def relation_frame(self, relation_id: int, name: str | None = None) -> DataFrame:
+        """The relation as it stands in plans, without rows; or as it stands there under another name."""
+        return self.bridge.spark.table(f"`{self._names[relation_id] if name is None else name}`")
 
     def plan(
         self, query: str | DataFrame, *, on_window_close: bool = False, arrangements: Collection[int] = (),

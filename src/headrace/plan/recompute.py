@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.plan.border_types import arrow_of
 from headrace.plan.catalyst.expressions import Attribute, Expr
 from headrace.plan.catalyst.nodes import Aggregate, Node, PythonGroups, Window

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.plan.catalyst.expressions import Attribute, Expr, Named, all_renamed
 from headrace.plan.catalyst.nodes import Expand, Filter, Generate, Node, Project
 from headrace.plan.mark_rules import MarkReader, Marks, in_all, merged

@@ -9,12 +9,12 @@ that looks like it keeps its window functions, which are right, too.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
 from pyspark.sql.types import StructField, StructType
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.plan.border_types import arrow_of
 from headrace.plan.catalyst.bridge import Bridge
 from headrace.plan.catalyst.expressions import Alias, Attribute, Expr, Literal, Named, attribute

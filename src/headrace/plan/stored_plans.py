@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame
@@ -30,18 +30,28 @@ def snapshot_relation(node: Node) -> int | None:
     return node.relation if isinstance(node, PythonMap) else None
 
 
-def stored_query(planner: Planner, content: PlannedContent) -> str | DataFrame:
+def stored_query(
+    planner: Planner, content: PlannedContent, others: Mapping[str, tuple[int, str]] | None = None
+) -> str | DataFrame:
     """The query of a view as `Planner.plan` takes it, from what the catalog holds of it.
 
+    `others` says of names of relations, with their ids, under which other names they are to be read.
     Raises `NotSupported` where the catalog holds none, or one that this version of Spark cannot read.
     """
     if content.spark_sql is not None:
-        return content.spark_sql
+        text = content.spark_sql
+        for name, (_, other) in (others or {}).items():
+            text = text.replace(f"`{name}`", f"`{other}`")
+        return text
     if content.plan is None:
         raise NotSupported("the view's definition was not stored", hint="drop the view and create it again")
-    bridge = planner.bridge
+    bridge, names = planner.bridge, dict((others or {}).values())
+
+    def relation(relation_id: int) -> Node:
+        return bridge.analyzed(planner.relation_frame(relation_id, names.get(relation_id)))
+
     try:
-        return bridge.frame(from_content(bridge, content, lambda i: bridge.analyzed(planner.relation_frame(i))))
+        return bridge.frame(from_content(bridge, content, relation))
     except (CallFailed, ValueError, KeyError) as error:
         raise NotSupported(
             f"the stored plan of the DataFrame cannot be read: {first_line(error)}",

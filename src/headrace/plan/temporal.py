@@ -9,12 +9,12 @@ with the time, which becomes a bound of a `TemporalFilter`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql.types import DateType, StructField, StructType, TimestampNTZType, TimestampType
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.common.shifts import DAY, DAY_US, Shift, describe
 from headrace.errors import NotSupported
 from headrace.plan.catalyst.bridge import Bridge

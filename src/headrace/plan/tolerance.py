@@ -9,9 +9,10 @@ is Catalyst's own, so it holds wherever and however often an expression is compu
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.connectors.option_reader import ON_ERROR
 from headrace.errors import NotSupported
 from headrace.plan import sessions

@@ -13,11 +13,12 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.plan.catalyst.expressions import Attribute
 from headrace.plan.mark_rules import Marks
 from headrace.plan.watermark_rules import LeastWatermark

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.plan.catalyst.nodes import Node
 from headrace.plan.mark_rules import Marks, in_all, moved
 from headrace.plan.tree import Operator

@@ -8,9 +8,11 @@ relations that a view reads: monotone, so that they only ever rise as those do. 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from datetime import UTC, datetime
 from typing import Literal, TypeAlias
+
+from headrace.common.lazy_dataclass import dataclass
 
 CalendarUnit = Literal["month", "quarter", "year"]
 """Units of calendar time that have no fixed length."""

@@ -6,12 +6,16 @@ wire.py          integers, strings, frames
 frontend.py      what a client sends
 backend.py       what the server sends
 binary.py        values in PostgreSQL's binary format
+binary_numerics.py  decimals in it, many at once
+binary_catalog.py  values of the system catalogs' own types in it
 row_messages.py  result columns and batches as row descriptions and data rows
+message_blocks.py  many messages of one kind at once, by columns
 
 One connection:
 
 connection.py   the state machine: messages in, bytes out, a session behind it
 portals.py      prepared statements and portals
+short_way.py    one statement that runs at once; reads that come together
 copy_in.py      COPY FROM STDIN: bytes to rows, bounded in memory
 copy_text.py    text and CSV: bytes to records of fields
 copy_binary.py  the binary format: bytes to rows
@@ -30,6 +34,7 @@ server.py         accepts clients, routes cancel requests, stops gracefully
 peer.py           one client: bytes between its socket and its connection
 worker.py         a thread for each connection's blocking calls
 simple_client.py  a small blocking client, for the shell and the tests
+readers/          processes beside the server that answer reads of single rows
 
 *Login.* A client gets a session when it is known who it is. `gate.py` goes by the rules of `session/access.py`, the
 roles of `session/stored_roles.py` and the exchange of `common/scram.py`. A client whose role does not exist is asked
@@ -39,8 +44,9 @@ nothing that came in plain text may count as said by TLS.
 *Threads.* The session's calls block, so a connection's generator runs in its worker. Statements whose work is small
 run on the event loop instead, where their bytes arrive: row operations, `BEGIN`, `COMMIT`, `ROLLBACK`, and reads that
 `session/reading/at_once.py` answers. For a row operation the state machine yields what is pending and goes on once
-its group has been committed, of which the loop is told once for the whole group. Bind, Execute and Sync of a
-statement that returns no rows have a shorter way (`Connection.take_quickly`), which says the same. The event loop
+its group has been committed, of which the loop is told once for the whole group. One statement whose messages came
+together has a shorter way (`Connection.take_quickly`), which says the same; the rows that such reads want are looked up
+together once all that has come in a turn of the loop is taken apart (`Gathered`). The event loop
 never closes a result: what holds a snapshot is released in the connection's worker.
 
 *COPY.* A connection that copies in remembers what comes after it in its script, and hands all messages to the sink

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 from typing import Final, TypeAlias
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.server.wire import MessageReader, ProtocolViolation, cstring, frame, int16, int32, value
 
 ENCRYPTION_REFUSED: Final = b"N"
@@ -58,14 +59,15 @@ class AuthenticationSaslFinal:
 
 @dataclass(frozen=True, slots=True)
 class NegotiateProtocolVersion:
-    """The newest minor version on offer, and the protocol options that are not known here."""
+    """The newest version that is on offer, and the protocol options that are not known here."""
 
-    minor: int
+    version: int
+    """major << 16 | minor, as PostgreSQL sends it and its library reads it, whatever its manual says of that."""
     options: tuple[str, ...] = ()
 
     def encode(self) -> bytes:
         """The message."""
-        return frame(b"v", int32(self.minor) + int32(len(self.options)) + b"".join(map(cstring, self.options)))
+        return frame(b"v", int32(self.version) + int32(len(self.options)) + b"".join(map(cstring, self.options)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,10 +278,10 @@ def _authentication(body: MessageReader) -> BackendMessage:
 
 
 def _negotiate(body: MessageReader) -> NegotiateProtocolVersion:
-    minor, count = body.int32(), body.int32()
+    version, count = body.int32(), body.int32()
     if not 0 <= count <= body.left:
         raise ProtocolViolation("message is shorter than what it announces")
-    return NegotiateProtocolVersion(minor, tuple(body.cstring() for _ in range(count)))
+    return NegotiateProtocolVersion(version, tuple(body.cstring() for _ in range(count)))
 
 
 def _field(body: MessageReader) -> Field:

@@ -9,7 +9,9 @@ from collections.abc import Callable
 from decimal import Decimal
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headrace.common.columns import split_top_level
 from headrace.common.jsonb.document import SPARK_TYPE as JSONB
@@ -20,6 +22,9 @@ from headrace.common.time_of_day import FIELD as TIME_FIELD
 from headrace.common.time_of_day import SPARK_TYPE as TIME
 from headrace.common.time_of_day import text_of as time_text
 from headrace.errors import InvalidText, NotSupported
+from headrace.server.binary_catalog import catalog_encoder
+from headrace.server.binary_numerics import numerics_binary
+from headrace.server.message_blocks import Values, fixed_binary
 from headrace.sql.type_names import pg_type, render_text, typmod
 
 _EPOCH_DATE: Final = dt.date(2000, 1, 1).toordinal()
@@ -48,14 +53,53 @@ def render_binary(array: pa.Array, type: str) -> list[bytes | None]:
     return [None if v is None else encode(v) for v in array.to_pylist()]
 
 
+def column_binary(array: pa.Array, type: str) -> pa.Array:
+    """The same as an array of binary values."""
+    made = column_values(array, type)
+    return fixed_binary(made) if isinstance(made, np.ndarray) else made
+
+
+def column_values(array: pa.Array, type: str) -> Values:
+    """The same as they stand in messages."""
+    if type == "string":
+        return array.cast(pa.binary())
+    numbers, form = array, _PACKED.get(type)
+    if type in ("timestamp", "timestamp_ntz"):
+        micros = array.cast(pa.timestamp("us", tz=array.type.tz)).cast(pa.int64())
+        numbers, form = pc.subtract(micros, _EPOCH_MICROS), "!q"
+    elif type == "date":
+        numbers, form = pc.subtract(array.cast(pa.int32()), pa.scalar(_EPOCH_DAYS, pa.int32())), "!i"
+    if form is None:
+        found = numerics_binary(array, bare=_scale(type) is None) if type.startswith("decimal") else None
+        if found is None:
+            return pa.array(render_binary(array, type), pa.binary())
+        return _without_nulls(found, array)
+    if type == "boolean":
+        numbers = array.cast(pa.int8())
+    values = np.asarray(pc.fill_null(numbers, 0) if array.null_count else numbers).astype(_DTYPES[form])
+    return _without_nulls(fixed_binary(values), array) if array.null_count else values
+
+
+def _without_nulls(made: pa.Array, array: pa.Array) -> pa.Array:
+    """What was made of a column, null where that is."""
+    return pc.if_else(array.is_valid(), made, pa.scalar(None, pa.binary())) if array.null_count else made
+
+
+_DTYPES: Final = {"!h": ">i2", "!i": ">i4", "!q": ">i8", "!f": ">f4", "!d": ">f8", "!?": "u1"}
+"""numpy's names of what `struct` packs."""
+
+
 def _encoder(type: str) -> _Encoder:
     """The function that writes one non-NULL Python value of Spark type `type`."""
     if type in _PACKED:
         return struct.Struct(_PACKED[type]).pack
     if type in _ENCODERS:
         return _ENCODERS[type]
+    found = catalog_encoder(type)
+    if found is not None:
+        return found
     if type.startswith("decimal"):
-        scale = (typmod(type) - 4) & 0xFFFF if typmod(type) >= 0 else None
+        scale = _scale(type)
         return lambda v: numeric_bytes(v, scale)
     if type.startswith("array<"):
         return _array_encoder(type)
@@ -64,6 +108,11 @@ def _encoder(type: str) -> _Encoder:
     if type.startswith("interval"):
         return _interval
     raise NotSupported(f"the type {type} has no binary format", hint="Ask for the result in text format.")
+
+
+def _scale(type: str) -> int | None:
+    """Digits after the point that a decimal always has; None where zeros at their end are left out."""
+    return (typmod(type) - 4) & 0xFFFF if typmod(type) >= 0 else None
 
 
 _PACKED: Final = {
@@ -281,8 +330,8 @@ def _quoted(text: str) -> str:
 
 _MAX_DIMENSIONS: Final = 6
 _ARRAYS: Final = frozenset((
-    199, 1000, 1001, 1002, 1003, 1005, 1007, 1009, 1014, 1015, 1016, 1021, 1022, 1028, 1115, 1182, 1185, 1231, 2951,
-    3807,
+    199, 1000, 1001, 1002, 1003, 1005, 1007, 1008, 1009, 1011, 1014, 1015, 1016, 1021, 1022, 1028, 1115, 1182, 1185,
+    1231, 2207, 2210, 2211, 2951, 3807, 4090, 4097,
 ))  # fmt: skip
 """Type OIDs of arrays of what can be decoded."""
 _DECODERS: Final[dict[int, Callable[[bytes], str]]] = {
@@ -291,7 +340,7 @@ _DECODERS: Final[dict[int, Callable[[bytes], str]]] = {
     20: _number("!q"),
     21: _number("!h"),
     23: _number("!i"),
-    26: _number("!I"),
+    **dict.fromkeys((24, 26, 28, 2202, 2205, 2206, 4089, 4096), _number("!I")),
     700: _number("!f"),
     701: _number("!d"),
     1082: _date,

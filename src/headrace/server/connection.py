@@ -7,19 +7,20 @@ a large result flat. The session's calls block, so whoever drives it does that i
 from __future__ import annotations
 
 import contextlib
-import struct
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Final, NamedTuple, cast
+from typing import Final, NamedTuple, TypeAlias
 
 import structlog
 
 from headrace.common.zones import Zone
+from headrace.coordinator.reads import Later
+from headrace.coordinator.writes.layout import Row
 from headrace.errors import HeadraceError, InvalidText, NotSupported, QueryCanceled
 from headrace.server import backend, frontend
 from headrace.server.backend import Report
 from headrace.server.copy_in import CopyIn
-from headrace.server.copy_out import CopyOut
+from headrace.server.copy_out import CopyOut, copy_data
 from headrace.server.frontend import FrontendMessage
 from headrace.server.gate import AccessGate, ClientSocket, Login
 from headrace.server.portals import (
@@ -30,15 +31,18 @@ from headrace.server.portals import (
     is_blank,
     pieces,
 )
-from headrace.server.row_messages import data_rows, row_description
+from headrace.server.row_messages import data_rows, row_blocks, row_description
+from headrace.server.short_way import OneStatement, Quickly, StatementKey, WireStatements, asked_once, key_of
 from headrace.server.wire import MessageReader, ProtocolViolation
+from headrace.session.literal_texts import CHARS_AT_MOST
 from headrace.session.named import ByName
+from headrace.session.prepared import WantedRow
 from headrace.session.result import (
     CopySink,
     IdleLimit,
     Notice,
     Pending,
-    Quick,
+    Prepared,
     Result,
     ResultColumn,
     RowResult,
@@ -48,11 +52,14 @@ from headrace.session.result import (
 from headrace.sql.type_names import spark_type_of_oid
 
 _log = structlog.get_logger("headrace.server")
+Data: TypeAlias = bytes | memoryview
+"""What is to be sent."""
 _CHUNK_BYTES: Final = 32 << 10
-_DESCRIBED: Final = frontend.Describe("P", "")
+_PARSE_COMPLETE: Final = backend.PARSE_COMPLETE.encode()
+SHORT_SECRET_BYTES: Final = 4
+"""Bytes of a cancel key, before clients can take a longer one."""
 _BIND_COMPLETE: Final = backend.BIND_COMPLETE.encode()
 _COUNTED: Final = ("SELECT", "FETCH")
-_COPY_HEAD: Final = struct.Struct("!ci").pack
 _DEFAULT_PARAMETERS: Final = {
     "server_version": "15.0",
     "server_encoding": "UTF8",
@@ -64,21 +71,6 @@ _DEFAULT_PARAMETERS: Final = {
     "standard_conforming_strings": "on",
     "is_superuser": "on",
 }
-
-
-class _Quickly(NamedTuple):
-    """A statement that is run by the shortest way."""
-
-    head: bytes
-    """How its answer begins."""
-    execute: frontend.Execute
-    statement: WireStatement
-    values: list[str | None]
-    result_formats: tuple[int, ...]
-
-    def portal(self, result: Result | None) -> Portal:
-        """What it would have been bound to by the ordinary way."""
-        return Portal(self.statement, self.values, self.result_formats, result)
 
 
 class _Copying(NamedTuple):
@@ -121,7 +113,8 @@ class Connection:
     ):
         self._make_session = make_session
         self._pid = pid
-        self._secret = secret
+        self.secret = secret
+        """What a cancel request must show; a part of it before version 3.2 of the protocol."""
         self._on_cancel = on_cancel
         self._gate = gate or AccessGate()
         self._login: Login | None = None
@@ -134,13 +127,23 @@ class Connection:
         self._skipping = False
         self._inline = False
         """Whether the messages at hand are handled where others wait: they were quick."""
-        self._quickly: _Quickly | None = None
+        self.gathers = False
+        """Whether rows that reads want are looked up by whoever drives the connection, and given to `finish_read`."""
+        self._quickly: Quickly | None = None
         """What was taken quickly and is pending."""
-        self._done: tuple[_Quickly, Result | None] | None = None
+        self._wanted: WantedRow | None = None
+        """The row that it waits for."""
+        self._lifted: Sequence[str | None] = ()
+        """The values in the text that was taken quickly last."""
+        self._wired = WireStatements()
+        self._done: tuple[Quickly, Result | None] | None = None
         """What was taken quickly last, in the transaction that is open: its portal is made only if anybody asks."""
         self._unnamed: WireStatement | None = None
         self._copying: _Copying | None = None
         self._portals: ByName[Portal] = ByName("portal", "34000", "42P03")
+        self.notes = False
+        """Whether somebody wants to know which statements the client uses."""
+        self._noted: dict[StatementKey, WireStatement] = {}
         self._reported: dict[str, str] = {}
         self._told: Mapping[str, str] | None = None
         """The settings of the session, as it has given them last."""
@@ -150,6 +153,8 @@ class Connection:
         """That of the session, also after it has ended."""
         self.closed = False
         """Whether the connection is over: send what is left, then close."""
+        self.abandoned = False
+        """Whether nobody waits for answers any more: no other message is handled. Any thread may say so."""
 
     @property
     def admitted(self) -> bool:
@@ -185,7 +190,7 @@ class Connection:
                 return statement is not None and statement.is_quick
             case frontend.Parse(name, sql, oids):
                 parsed.add(name)
-                return self._knows(sql, oids)
+                return self._known_statement(sql, oids) is not None
             case frontend.Query(sql):
                 knows = getattr(self.session, "knows_text", None)
                 return knows is not None and bool(knows(sql))
@@ -199,10 +204,10 @@ class Connection:
                 return True
         return False
 
-    def _knows(self, sql: str, oids: Sequence[int]) -> bool:
-        """Whether the session prepares a text without blocking."""
-        knows = getattr(self.session, "knows_statement", None)
-        return knows is not None and bool(knows(sql, [spark_type_of_oid(oid) for oid in oids]))
+    def _known_statement(self, sql: str, oids: Sequence[int]) -> Prepared | None:
+        """What the session prepares a text to without blocking; None where it may block."""
+        find: Callable[..., Prepared | None] | None = getattr(self.session, "known_statement", None)
+        return None if find is None else find(sql, [spark_type_of_oid(oid) for oid in oids])
 
     def _is_portal_quick(self, name: str) -> bool:
         with contextlib.suppress(HeadraceError):
@@ -215,7 +220,7 @@ class Connection:
         except HeadraceError:
             return None
 
-    def receive(self, messages: Iterable[FrontendMessage | ProtocolViolation]) -> Generator[bytes | Pending]:
+    def receive(self, messages: Iterable[FrontendMessage | ProtocolViolation]) -> Generator[Data | Pending]:
         """Handle messages in turn; yields bytes to send as they come up. A violation stands for bytes that are none.
 
         What is pending is yielded, too: the generator is to be gone on with once that is ready; after `ELSEWHERE` by
@@ -223,7 +228,7 @@ class Connection:
         """
         self._make_portal()
         for message in messages:
-            if self.closed:
+            if self.closed or self.abandoned:
                 break
             yield from self._handle(message)
         if self._out:
@@ -231,55 +236,97 @@ class Connection:
 
     # What clients send for a prepared statement: most of what a database gets whose rows are read and written singly.
 
-    def take_quickly(self, messages: Sequence[FrontendMessage | ProtocolViolation]) -> bytes | Pending | None:
-        """Bind, maybe Describe, Execute and Sync, by the shortest way, if they are that and do not block; None if not.
+    def take_quickly(
+        self, messages: Sequence[FrontendMessage | ProtocolViolation]
+    ) -> bytes | Pending | WantedRow | None:  # fmt: skip
+        """Answer one statement by the short way, if messages ask for that and it does not block; None if not.
 
-        What is pending is for `finish_quickly`, once it is ready.
+        What is pending is for `finish_quickly`, once it is ready; the row that is wanted for `finish_read`.
         """
-        found = self._quick_statement(messages)
-        if found is None:
+        asked = asked_once(messages)
+        statement = None if asked is None else self._statement_asked(asked)
+        if asked is None or statement is None:
             return None
-        bind, execute, statement = found
         self._done = None
         if self._portals:
             self._drop_portal("")
+        begun, bind = b"", asked.bind
+        formats: tuple[int, ...] = ()
+        if bind is None or asked.parse is not None:
+            self._unnamed = None if bind is None else statement
+            begun = b"" if bind is None else _PARSE_COMPLETE
         try:
-            values = statement.texts(bind.formats, bind.values)
+            values = self._lifted if bind is None else statement.texts(bind.formats, bind.values)
         except Exception as error:
-            return self._failed_quickly(b"", error)
-        head = _BIND_COMPLETE if len(messages) == 3 else statement.head(bind.result_formats)
-        self._quickly = quickly = _Quickly(head, execute, statement, values, bind.result_formats)
+            return self._failed_quickly(begun, error)
+        if bind is not None:
+            begun, formats = begun + _BIND_COMPLETE, bind.result_formats
+        if self.notes:
+            self._note_used(asked, statement)
+        head = begun + statement.described(formats) if asked.described else begun
+        self._quickly = quickly = Quickly(head, statement, values, formats, bind is not None)
         try:
-            started = cast(Quick, statement.prepared).start(values)
+            started = statement.begin(values, together=self.gathers)
         except Exception as error:
             return self._failed_quickly(head, error)
         if started is None:
             self._quickly = None
-            return None
+        if isinstance(started, WantedRow):
+            self._wanted = started
         return self._completed_quickly(quickly, started) if isinstance(started, Result) else started
 
-    def _quick_statement(
-        self, messages: Sequence[FrontendMessage | ProtocolViolation]
-    ) -> tuple[frontend.Bind, frontend.Execute, WireStatement] | None:
-        count = len(messages)
-        if not 3 <= count <= 4 or self.session is None or self._skipping or self._copying is not None:
-            return None
-        bind, execute, sync = messages[0], messages[-2], messages[-1]
-        if type(bind) is not frontend.Bind or type(execute) is not frontend.Execute or type(sync) is not frontend.Sync:
-            return None
-        if count == 4 and messages[1] is not _DESCRIBED and messages[1] != _DESCRIBED:
-            return None
-        portal, name, _, _, result_formats = bind
-        if portal or execute.portal or execute.max_rows > 0 or len(result_formats) > 1:
+    def _statement_asked(self, asked: OneStatement) -> WireStatement | None:
+        """The statement, if the short way is one for it now."""
+        session, bind = self.session, asked.bind
+        if session is None or self._skipping or self._copying is not None:
             return None
         if self._portals and any(p.holds_rows for p in self._portals.all()):
             return None
-        statement = self._statements_known(name)
-        if statement is None or not statement.is_quick:
-            return None
-        if statement.columns is not None and self.session.transaction_status != "I":
+        if asked.query is not None:
+            find = getattr(session, "known_text", None)
+            found = None if find is None else find(asked.query.sql)
+            if found is None or found[0].columns is None:
+                return None
+            self._lifted = found[1]
+            return self._wired.of(found[0])
+        assert bind is not None
+        if asked.parse is not None:
+            known = self._known_statement(asked.parse.sql, asked.parse.type_oids)
+            statement = None if known is None else self._wired.of(known, asked.parse.type_oids)
+        else:
+            statement = self._statements_known(bind.statement)
+            if statement is None or not statement.is_quick:
+                return None
+        if statement is not None and statement.columns is not None and session.transaction_status != "I":
             return None  # its portal outlives it, and may be read from
-        return bind, execute, statement
+        return statement
+
+    def _note_used(self, asked: OneStatement, statement: WireStatement) -> None:
+        """Note by what the client has asked for a statement."""
+        key = key_of(asked)
+        if key is not None:
+            self._noted[key[0]] = statement
+
+    def _note_text(self, sql: str) -> None:
+        """The same of a text that was run the ordinary way, if it is like others before."""
+        find = getattr(self.session, "planned_text", None)
+        found = None if find is None else find(sql)
+        key = None if found is None else key_of(OneStatement(frontend.Query(sql), None, None, True))
+        if found is not None and key is not None:
+            self._noted[key[0]] = self._wired.of(found)
+
+    def finish_read(self, row: Row | Later | None) -> bytes | None:
+        """The answer to a read that has waited for a row; None where it is to be done the ordinary way after all."""
+        quickly = self._quickly
+        assert quickly is not None and self._wanted is not None
+        self._quickly, wanted, self._wanted = None, self._wanted, None
+        if isinstance(row, Later):
+            return None
+        try:
+            result = wanted.read.result(row)
+        except Exception:  # of whatever kind: the ordinary way says what is wrong
+            return None
+        return self._completed_quickly(quickly, result)
 
     def finish_quickly(self, pending: Pending) -> bytes:
         """The answer, once what `take_quickly` has left pending is ready."""
@@ -291,13 +338,16 @@ class Connection:
             return self._failed_quickly(quickly.head, error)
         return self._completed_quickly(quickly, result)
 
-    def _completed_quickly(self, quickly: _Quickly, result: Result) -> bytes:
+    def _completed_quickly(self, quickly: Quickly, result: Result) -> bytes:
         try:
-            rows = [] if result.columns is None else _rows_quickly(quickly, result, result.columns, self._zone)
+            columns = result.columns
+            wire, formats = quickly.statement, quickly.result_formats
+            rows = [] if columns is None else quick_answer(wire, formats, result, columns, self._zone)
         except Exception as error:
             return self._failed_quickly(quickly.head, error)
         self._quickly = None
-        if self._require_session().transaction_status != "I":  # else it would be gone when the client is told
+        if quickly.extended and self._require_session().transaction_status != "I":
+            # Else it would be gone when the client is told.
             self._done = quickly, result
         self._out += quickly.head
         if result.notices:
@@ -315,11 +365,13 @@ class Connection:
             self._portals.put("", quickly.portal(result))
 
     def _failed_quickly(self, head: bytes, error: Exception) -> bytes:
-        if self._quickly is not None:
-            self._done, self._quickly = (self._quickly, None), None
-        self._out += head
-        self._fail(error, skips=True)
-        if not self.closed:
+        quickly, self._quickly = self._quickly, None
+        extended = quickly is None or quickly.extended
+        if quickly is not None and extended:
+            self._done = quickly, None
+        self._out += head if extended else b""
+        self._fail(error, skips=extended)
+        if extended and not self.closed:
             self._sync()
         return self._take()
 
@@ -327,6 +379,18 @@ class Connection:
         """The last words to a client that is being sent away."""
         self.closed = True
         return error_report(error, "FATAL").encode()
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether a client is let in, and nothing is under way or left over from what it has asked for."""
+        if self.session is None or self.closed or self._skipping or self._copying is not None or self._done is not None:
+            return False
+        return not self._portals and self.session.transaction_status == "I"
+
+    def take_noted(self) -> dict[StatementKey, WireStatement]:
+        """The statements that were used since the last call, by what the client has asked for them."""
+        noted, self._noted = self._noted, {}
+        return noted
 
     def close(self) -> None:
         """Let go of portals and session. Errors of the session are logged."""
@@ -342,7 +406,7 @@ class Connection:
             except Exception:
                 _log.exception("session did not close", pid=self._pid)
 
-    def _handle(self, message: FrontendMessage | ProtocolViolation) -> Iterator[bytes | Pending]:
+    def _handle(self, message: FrontendMessage | ProtocolViolation) -> Iterator[Data | Pending]:
         if self._skipping and not isinstance(message, (frontend.Sync, frontend.Terminate, ProtocolViolation)):
             return
         try:
@@ -356,14 +420,14 @@ class Connection:
             skips = not isinstance(message, (frontend.Query, frontend.Opaque, frontend.Sync))
             self._fail(error, skips=skips if copying is None else copying.rest is None)
 
-    def _dispatch(self, message: FrontendMessage) -> Iterator[bytes | Pending]:
+    def _dispatch(self, message: FrontendMessage) -> Iterator[Data | Pending]:
         match message:
             case frontend.Query(sql):
                 yield from self._query(sql)
             case frontend.Execute(name, max_rows):
                 yield from self._execute(name, max_rows)
             case frontend.Parse(_, sql, oids):
-                if self._inline and not self._knows(sql, oids):
+                if self._inline and self._known_statement(sql, oids) is None:
                     yield self._elsewhere()
                 self._parse(message)
             case frontend.Bind():
@@ -416,8 +480,11 @@ class Connection:
         if self._login is not None:
             raise ProtocolViolation("a second start-up packet")
         options = tuple(name for name in parameters if name.startswith("_pq_."))
-        if version != frontend.PROTOCOL_3_0 or options:
-            self._send(backend.NegotiateProtocolVersion(0, options))
+        granted = min(version, frontend.PROTOCOL_3_2)
+        if version != granted or options:
+            self._send(backend.NegotiateProtocolVersion(granted, options))
+        if granted < frontend.PROTOCOL_3_2:
+            self.secret = self.secret[:SHORT_SECRET_BYTES]
         for text in (*parameters, *parameters.values()):
             _require_utf8(text)
         if not parameters.get("user"):
@@ -444,7 +511,7 @@ class Connection:
         known = {**_DEFAULT_PARAMETERS, "session_authorization": parameters["user"]}
         known["application_name"] = parameters.get("application_name", "")
         self._report_parameters({**known, **self.session.parameters})
-        self._send(backend.BackendKeyData(self._pid, self._secret))
+        self._send(backend.BackendKeyData(self._pid, self.secret))
         self._notices(self.session.greeting())
         self._ready()
 
@@ -466,7 +533,7 @@ class Connection:
 
     # Simple query
 
-    def _query(self, sql: str) -> Iterator[bytes | Pending]:
+    def _query(self, sql: str) -> Iterator[Data | Pending]:
         _require_utf8(sql)
         self._drop_portal("")
         self._unnamed = None
@@ -481,10 +548,12 @@ class Connection:
                 started = started.finish()
             results = self._require_session().execute(sql) if started is None else iter((started,))
             yield from self._script(results)
+            if self.notes:
+                self._note_text(sql)
             return
         self._ready()
 
-    def _script(self, results: Iterator[Result]) -> Iterator[bytes]:
+    def _script(self, results: Iterator[Result]) -> Iterator[Data]:
         """Send the results of a script; where one of its statements takes rows from the client, it is left there."""
         try:
             for result in results:
@@ -506,7 +575,7 @@ class Connection:
         found: Result | Pending | None = None if start is None else start(sql)
         return found
 
-    def _result(self, result: Result) -> Iterator[bytes]:
+    def _result(self, result: Result) -> Iterator[Data]:
         if result.copy is not None:
             yield from self._copy_out(result)
             return
@@ -517,7 +586,7 @@ class Connection:
             self._send(row_description(result.columns, formats))
             for batch in pieces(result):
                 rows += batch.num_rows
-                yield from self._rows(data_rows(batch, result.columns, formats, self._zone))
+                yield from self._rows(row_blocks(batch, result.columns, formats, self._zone))
         self._notices(result.notices[told:])
         self._complete(result.tag, rows)
 
@@ -527,6 +596,8 @@ class Connection:
         _require_utf8(message.sql)
         statements = self._require_session().statements
         statements.require_free(message.name)
+        if not message.name:
+            self._unnamed = None  # also where this one is in error
         if is_blank(message.sql):
             statement = WireStatement(None)
         else:
@@ -536,6 +607,8 @@ class Connection:
             statements.put(message.name, statement)
         else:
             self._unnamed = statement
+            if self.notes and len(message.sql) <= CHARS_AT_MOST:
+                self._noted[message.sql, message.type_oids] = statement
         self._send(backend.PARSE_COMPLETE)
 
     def _bind(self, message: frontend.Bind) -> None:
@@ -550,6 +623,8 @@ class Connection:
         portal = Portal(statement, statement.texts(message.formats, message.values), message.result_formats)
         self._drop_portal(message.portal)
         self._portals.put(message.portal, portal)
+        if self.notes and message.statement:
+            self._noted[message.statement] = statement
         self._out += _BIND_COMPLETE
 
     def _describe(self, kind: str, name: str) -> None:
@@ -570,7 +645,7 @@ class Connection:
         else:
             self._send(row_description(columns, formats))
 
-    def _execute(self, name: str, max_rows: int) -> Iterator[bytes | Pending]:
+    def _execute(self, name: str, max_rows: int) -> Iterator[Data | Pending]:
         portal = self._portals.get(name)
         if portal.statement.prepared is None:
             self._send(backend.EMPTY_QUERY)
@@ -595,7 +670,7 @@ class Connection:
         told, rows = len(result.notices), 0
         for batch in portal.read(max(max_rows, 0)) if result.columns is not None else ():
             rows += batch.num_rows
-            yield from self._rows(data_rows(batch, result.columns or (), portal.result_formats, self._zone))
+            yield from self._rows(row_blocks(batch, result.columns or (), portal.result_formats, self._zone))
         self._notices(result.notices[told:])
         if result.columns is not None and not portal.exhausted:
             self._send(backend.PORTAL_SUSPENDED)
@@ -631,17 +706,17 @@ class Connection:
 
     # COPY
 
-    def _copy_out(self, result: Result) -> Iterator[bytes]:
+    def _copy_out(self, result: Result) -> Iterator[Data]:
         assert result.copy is not None
         columns, told, rows = result.columns or [], len(result.notices), 0
         out = CopyOut(result.copy, columns, self._zone)
         self._notices(result.notices)
         self._send(backend.CopyResponse("H", result.copy.form == "binary", len(columns)))
-        yield from self._rows(_copy_data(out.head()))
+        yield from self._rows(copy_data(out.head()))
         for batch in pieces(result):
             rows += batch.num_rows
-            yield from self._rows(_copy_data(out.rows(batch)))
-        yield from self._rows(_copy_data(out.end()))
+            yield from self._rows(out.messages(batch))
+        yield from self._rows(copy_data(out.end()))
         self._send(backend.COPY_DONE)
         self._notices(result.notices[told:])
         self._complete(f"COPY {rows}", 0)
@@ -651,7 +726,7 @@ class Connection:
         self._copying = _Copying(CopyIn(sink), rest)
         self._send(backend.CopyResponse("G", sink.format.form == "binary", len(sink.columns)))
 
-    def _copy(self, copying: _Copying, message: FrontendMessage) -> Iterator[bytes]:
+    def _copy(self, copying: _Copying, message: FrontendMessage) -> Iterator[Data]:
         """Handle a message from a client that is to send rows."""
         match message:
             case frontend.Opaque("d", body):
@@ -721,10 +796,15 @@ class Connection:
         if portal is not None:
             portal.close()
 
-    def _rows(self, messages: list[bytes]) -> Iterator[bytes]:
-        """Send encoded rows; what there is goes out before the next batch is waited for."""
+    def _rows(self, messages: Iterable[Data]) -> Iterator[Data]:
+        """Send encoded rows, the large pieces as they are; what there is goes out before a batch is waited for."""
         out = self._out
         for message in messages:
+            if len(message) >= _CHUNK_BYTES:
+                if out:
+                    yield self._take()
+                yield message
+                continue
             out += message
             if len(out) >= _CHUNK_BYTES:
                 yield self._take()
@@ -803,18 +883,15 @@ def _close_script(results: Iterator[Result]) -> None:
             close()
 
 
-def _rows_quickly(quickly: _Quickly, result: Result, columns: Sequence[ResultColumn], zone: Zone) -> list[bytes]:
-    """The messages with all rows of a result."""
-    formats = quickly.result_formats
+def quick_answer(
+    statement: WireStatement, formats: Sequence[int], result: Result, columns: Sequence[ResultColumn], zone: Zone
+) -> list[bytes]:
+    """The messages with all rows of a result, for at most one format."""
     if isinstance(result, RowResult):
-        only = quickly.statement.row(result.values, formats)
+        only = statement.row(result.values, formats)
         if only is not None:
             return [only]
     return [message for batch in pieces(result) for message in data_rows(batch, columns, formats, zone)]
-
-
-def _copy_data(rows: Iterable[bytes]) -> list[bytes]:
-    return [_COPY_HEAD(b"d", len(row) + 4) + row for row in rows]
 
 
 def _report(notice: Notice) -> Report:

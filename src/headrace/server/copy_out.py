@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headrace.common.zones import UTC, Zone
-from headrace.server.binary import render_binary
+from headrace.server.binary import column_values, render_binary
 from headrace.server.copy_binary import SIGNATURE
+from headrace.server.message_blocks import FEW_ROWS, bytes_of, delimited_blocks, sized_blocks
 from headrace.session.result import ResultColumn
 from headrace.sql.copying import CopyFormat
-from headrace.sql.render import render_text
+from headrace.sql.render import column_text, render_text
 
 _NULL: Final = b"\xff\xff\xff\xff"
 _LENGTH: Final = struct.Struct("!i").pack
@@ -23,6 +27,16 @@ _ESCAPES: Final = {
 }  # fmt: skip
 _BINARY_HEAD: Final = SIGNATURE + bytes(8)
 _BINARY_END: Final = b"\xff\xff"
+
+_COPY_HEAD: Final = struct.Struct("!ci").pack
+_TEXT_MARKS: Final = b"".join(_ESCAPES).decode()
+_USUAL_DELIMITERS: Final = ("\t", ",", ";", "|")
+_USUAL_NULLS: Final = ("\\N", "")
+_USUAL_QUOTES: Final = ('"', "'")
+_PLAIN_TYPES: Final = frozenset((
+    "tinyint", "smallint", "int", "bigint", "float", "double", "decimal", "boolean", "date", "timestamp",
+    "timestamp_ntz",
+))  # fmt: skip
 
 Encode = Callable[[bytes | None], bytes]
 
@@ -62,7 +76,50 @@ class CopyOut:
         if not columns:
             return [b"\n"] * batch.num_rows
         delimiter = self.form.delimiter.encode()
-        return [delimiter.join(fields) + b"\n" for fields in zip(*columns)]
+        return [delimiter.join(row) + b"\n" for row in zip(*columns)]
+
+    def messages(self, batch: pa.RecordBatch) -> Iterator[bytes | memoryview]:
+        """The same as whole messages, many in each piece."""
+        if self._head and batch.num_rows:
+            yield from copy_data(self.rows(batch.slice(0, 1)))
+            batch = batch.slice(1)
+        if batch.num_rows < FEW_ROWS or not self._columns:
+            yield from copy_data(self.rows(batch))
+            return
+        arrays = batch.columns
+        if self.form.form == "binary":
+            yield from sized_blocks(b"d", [column_values(a, c.told_as) for a, c in zip(arrays, self._columns)])
+            return
+        texts = [self._texts(*given) for given in zip(arrays, self._columns, self._encoders)]
+        yield from delimited_blocks(b"d", texts, self.form.delimiter.encode(), self.form.null.encode())
+
+    def _texts(self, array: pa.Array, column: ResultColumn, encode: Encode) -> pa.Array:
+        """The values of a column as they stand between delimiters, null where they are."""
+        values = column_text(array, column.type, self._zone)
+        return values if self._is_plain(column) else self._encoded(values, encode)
+
+    def _is_plain(self, column: ResultColumn) -> bool:
+        """Whether no value of a column can have anything in it that is to be escaped or quoted."""
+        form = self.form
+        usual = form.delimiter in _USUAL_DELIMITERS and form.null in _USUAL_NULLS
+        if form.form == "csv":
+            usual = usual and form.quote in _USUAL_QUOTES and not form.force_quote
+        return usual and column.type.partition("(")[0] in _PLAIN_TYPES
+
+    def _encoded(self, values: pa.Array, encode: Encode) -> pa.Array:
+        """Encoded values: one by one those that have something in them, or may be taken for something else."""
+        form = self.form
+        if form.form == "csv" and (form.force_quote or len(self._columns) == 1):
+            return pa.array([encode(value) for value in values.to_pylist()], pa.binary())
+        marks = form.quote + "\r\n" if form.form == "csv" else _TEXT_MARKS
+        chosen = _having(values, (marks + form.delimiter).encode())
+        if form.form == "csv":
+            chosen |= np.asarray(pc.fill_null(pc.equal(values, form.null.encode()), False))
+        if not chosen.any():
+            return values
+        mask = pa.array(chosen)
+        made = [encode(value) for value in values.filter(mask).to_pylist()]
+        return pc.replace_with_mask(values, mask, pa.array(made, pa.binary()))
 
     def end(self) -> Iterator[bytes]:
         """The bytes behind the last row."""
@@ -75,14 +132,40 @@ class CopyOut:
 
     def _binary(self, batch: pa.RecordBatch) -> list[bytes]:
         columns = [
-            [_NULL if v is None else _LENGTH(len(v)) + v for v in render_binary(batch.column(i), column.type)]
+            [_NULL if v is None else _LENGTH(len(v)) + v for v in render_binary(batch.column(i), column.told_as)]
             for i, column in enumerate(self._columns)
         ]
         width = struct.pack("!h", len(columns))
-        rows = [width + b"".join(fields) for fields in zip(*columns)] if columns else [width] * batch.num_rows
+        rows = [width + b"".join(row) for row in zip(*columns)] if columns else [width] * batch.num_rows
         if rows and self._head:
             rows[0], self._head = self._head + rows[0], b""
         return rows
+
+
+def copy_data(rows: Iterable[bytes]) -> list[bytes]:
+    """The contents of messages as messages."""
+    return [_COPY_HEAD(b"d", len(row) + 4) + row for row in rows]
+
+
+def _having(values: pa.Array, marks: bytes) -> npt.NDArray[np.bool_]:
+    """Which binary values have one of these bytes in them."""
+    offsets, data = bytes_of(values)
+    data, chosen = data[offsets[0] : offsets[-1]], np.zeros(len(values), np.bool_)
+    hits = np.zeros(len(data), np.bool_)
+    for first, last in _stretches(marks):
+        hits |= data - np.uint8(first) <= last - first
+    if hits.any():
+        chosen[np.searchsorted(offsets, np.flatnonzero(hits) + offsets[0], side="right") - 1] = True
+    return chosen
+
+
+def _stretches(marks: bytes) -> list[tuple[int, int]]:
+    """The first and the last of bytes that follow one another."""
+    found: list[tuple[int, int]] = []
+    for mark in sorted(set(marks)):
+        follows = bool(found) and mark == found[-1][1] + 1
+        found.append((found.pop()[0], mark) if follows else (mark, mark))
+    return found
 
 
 def _text_encoder(form: CopyFormat) -> Encode:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.errors import BadCopyData, HeadraceError, InvalidText
 from headrace.sql.copying import CopyFormat
 

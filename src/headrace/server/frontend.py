@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final, NamedTuple, TypeAlias
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.server.wire import (
     MAX_MESSAGE_BYTES,
     MAX_SMALL_BYTES,
@@ -21,6 +22,8 @@ from headrace.server.wire import (
 )
 
 PROTOCOL_3_0: Final = 3 << 16
+PROTOCOL_3_2: Final = 3 << 16 | 2
+"""From this version on a cancel key may be long."""
 _CANCEL, _SSL, _GSSENC = 80877102, 80877103, 80877104
 _MAX_SECRET_BYTES = 256
 _MAX_ENCRYPTION_REQUESTS = 2
@@ -216,7 +219,7 @@ def _formats(formats: tuple[int, ...]) -> bytes:
 
 
 def _read_formats(body: MessageReader) -> tuple[int, ...]:
-    formats = tuple(body.int16() for _ in range(body.count(2)))
+    formats = body.numbers(body.count(2), "h")
     if any(f not in (0, 1) for f in formats):
         raise ProtocolViolation("unknown format code in bind message", hint="0 is text and 1 is binary.")
     return formats
@@ -224,12 +227,12 @@ def _read_formats(body: MessageReader) -> tuple[int, ...]:
 
 def _parse(body: MessageReader) -> Parse:
     name, sql = body.cstring(), body.cstring()
-    return Parse(name, sql, tuple(body.int32() & 0xFFFFFFFF for _ in range(body.count(4))))
+    return Parse(name, sql, body.numbers(body.count(4), "I"))
 
 
 def _bind(body: MessageReader) -> Bind:
     portal, statement, formats = body.cstring(), body.cstring(), _read_formats(body)
-    values = tuple(body.value() for _ in range(body.count(4)))
+    values = body.values(body.count(4))
     return Bind(portal, statement, formats, values, _read_formats(body))
 
 
@@ -259,7 +262,7 @@ _SAME: Final[dict[bytes, FrontendMessage]] = {}
 """Short messages by their bytes: most clients send the same few all the time."""
 _SAME_WHOLE: Final[dict[bytes, tuple[FrontendMessage, ...]]] = {}
 """The same of a `Bind` without values and what follows it."""
-_SAME_AT_MOST, _SAME_BYTES = 1000, 40
+_SAME_AT_MOST, _SAME_BYTES, _SAME_PARSE_BYTES = 1000, 40, 1000
 _KNOWN_FORMATS: Final = frozenset((0, 1))
 _COUNT: Final = struct.Struct("!H").unpack_from
 _LENGTH: Final = struct.Struct("!i").unpack_from
@@ -276,17 +279,20 @@ def _quickly(data: bytes, at: int, stop: int) -> FrontendMessage | None:
     if kind not in b"DESCH" or stop - at > _SAME_BYTES:
         return None
     raw = data[at:stop]
-    found = _SAME.get(raw)
-    if found is None:
-        body = MessageReader(raw[5:])
-        try:
-            found = _DECODERS[kind](body)
-            body.end()
-        except ProtocolViolation:
-            return None
-        if len(_SAME) >= _SAME_AT_MOST:
-            _SAME.clear()
-        _SAME[raw] = found
+    return _SAME.get(raw) or _noted(raw, _DECODERS[kind])
+
+
+def _noted(raw: bytes, decode: Callable[[MessageReader], FrontendMessage]) -> FrontendMessage | None:
+    """A whole message, noted by its bytes since it comes again; None for what is none."""
+    body = MessageReader(raw[5:])
+    try:
+        found = decode(body)
+        body.end()
+    except ProtocolViolation:
+        return None
+    if len(_SAME) >= _SAME_AT_MOST:
+        _SAME.clear()
+    _SAME[raw] = found
     return found
 
 
@@ -334,6 +340,43 @@ _REST: Final[dict[bytes, tuple[FrontendMessage, ...]]] = dict([
 """What follows a `Bind` as a rule."""
 
 
+def _bound_whole(data: bytes) -> tuple[FrontendMessage, ...] | None:
+    """A `Bind` and what follows it as a rule; None for anything else."""
+    if data[:1] != b"B":
+        return None
+    same = _SAME_WHOLE.get(data)
+    if same is not None:
+        return same
+    stop = 1 + int.from_bytes(data[1:5], "big")
+    rest = _REST.get(data[stop:])
+    if rest is None:
+        return None
+    bind = _quickly(data, 0, stop)
+    if not isinstance(bind, Bind):
+        return None
+    found = (bind, *rest)
+    if not bind.values and len(data) <= 2 * _SAME_BYTES:  # BEGIN and COMMIT, say, are the same bytes each time
+        if len(_SAME_WHOLE) >= _SAME_AT_MOST:
+            _SAME_WHOLE.clear()
+        _SAME_WHOLE[data] = found
+    return found
+
+
+def _query_quickly(data: bytes) -> Query | None:
+    """A `Query` that is all of the bytes; None for anything else."""
+    if 1 + int.from_bytes(data[1:5], "big") != len(data) or data.find(0, 5) != len(data) - 1:
+        return None
+    return Query(data[5:-1].decode("utf-8", "surrogateescape"))
+
+
+def _parse_quickly(data: bytes) -> Parse | None:
+    """A `Parse` that is all of the bytes, if it is short: most clients send the same few all the time."""
+    found = _SAME.get(data)
+    if found is None and len(data) <= _SAME_PARSE_BYTES:
+        found = _noted(data, _parse)
+    return found if isinstance(found, Parse) else None
+
+
 class FrontendDecoder:
     """Bytes from a client in, messages out. The first packets have no type byte, up to and including `Startup`."""
 
@@ -352,28 +395,23 @@ class FrontendDecoder:
         return bool(self._buffer)
 
     def whole(self, data: bytes) -> tuple[FrontendMessage, ...] | None:
-        """The messages of bytes that are what clients send most, a `Bind` and short ones; None where `feed` is asked.
+        """The messages of bytes that are what clients send most: a `Query`, or a `Bind` and short ones, perhaps with a
+        `Parse` before them. None where `feed` is asked.
 
         None of it is taken in then.
         """
-        if not self.started or self._buffer or data[:1] != b"B":
+        if not self.started or self._buffer:
             return None
-        same = _SAME_WHOLE.get(data)
-        if same is not None:
-            return same
-        stop = 1 + int.from_bytes(data[1:5], "big")
-        rest = _REST.get(data[stop:])
-        if rest is None:
-            return None
-        bind = _quickly(data, 0, stop)
-        if not isinstance(bind, Bind):
-            return None
-        found = (bind, *rest)
-        if not bind.values and len(data) <= 2 * _SAME_BYTES:  # BEGIN and COMMIT, say, are the same bytes each time
-            if len(_SAME_WHOLE) >= _SAME_AT_MOST:
-                _SAME_WHOLE.clear()
-            _SAME_WHOLE[data] = found
-        return found
+        kind = data[:1]
+        if kind == b"Q":
+            query = _query_quickly(data)
+            return None if query is None else (query,)
+        if kind == b"P":
+            stop = 1 + int.from_bytes(data[1:5], "big")
+            parse = _parse_quickly(data[:stop])
+            bound = None if parse is None else _bound_whole(data[stop:])
+            return None if parse is None or bound is None else (parse, *bound)
+        return _bound_whole(data)
 
     def feed(self, data: bytes) -> Iterator[FrontendMessage]:
         """Take in bytes; the messages that are now complete.
@@ -424,7 +462,8 @@ class FrontendDecoder:
             return CancelRequest(pid, body.rest())
         self.started = True
         if code >> 16 != 3:
-            raise ProtocolViolation(f"unsupported frontend protocol {code >> 16}.{code & 0xFFFF}: this server has 3.0")
+            asked = f"{code >> 16}.{code & 0xFFFF}"
+            raise ProtocolViolation(f"unsupported frontend protocol {asked}: this server has 3.0 and 3.2")
         return Startup(_startup_parameters(body), code)
 
     def _typed(self) -> FrontendMessage | None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.common.scram import BOUND_MECHANISM, MECHANISM, MalformedExchange, NotProved, ServerExchange, Verifier
 from headrace.config import DEFAULT_RULES
 from headrace.errors import HeadraceError

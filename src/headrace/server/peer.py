@@ -12,14 +12,18 @@ from typing import Any, Final
 
 import structlog
 
+from headrace.coordinator.reads import Later
+from headrace.coordinator.writes.layout import Row
 from headrace.errors import HeadraceError, ShuttingDown
 from headrace.server.backend import ENCRYPTION_ACCEPTED
-from headrace.server.connection import ELSEWHERE, Connection
+from headrace.server.connection import ELSEWHERE, Connection, Data
 from headrace.server.frontend import FrontendDecoder, FrontendMessage, SslRequest, Terminate
 from headrace.server.gate import ClientSocket
+from headrace.server.short_way import Gathered
 from headrace.server.tls import HANDSHAKE_S, Certificates, common_name
 from headrace.server.wire import ProtocolViolation
 from headrace.server.worker import Worker
+from headrace.session.prepared import WantedRow
 from headrace.session.result import Pending, Ready
 
 _log = structlog.get_logger("headrace.server")
@@ -104,9 +108,11 @@ class Peer:
         connection: Connection,
         worker: Worker,
         mailbox: Mailbox,
+        gathered: Gathered,
         certificates: Certificates | None = None,
     ):
-        """`certificates` are what the line may be encrypted with; None for nothing."""
+        """`gathered` are the reads of all clients of the loop, `certificates` what the line may be encrypted with, None
+        for nothing."""
         self._line = line
         self._certificates = certificates
         self._writer = writer
@@ -115,10 +121,12 @@ class Peer:
         """What wrote to the line before it was encrypted: a writer that is collected closes its line."""
         self._loop = asyncio.get_running_loop()
         self._mailbox = mailbox
+        self._gathered = gathered
+        connection.gathers = True
         self.connection = connection
         self._worker = worker
         self._decoder = FrontendDecoder(admitted=lambda: connection.admitted)
-        connection.wire = ClientSocket(_address(writer))
+        connection.wire = ClientSocket(address_of(writer))
         connection.send_now = self._send_now
         self._inbox: list[FrontendMessage | ProtocolViolation] = []
         self._inbox_bytes = 0
@@ -136,21 +144,25 @@ class Peer:
         """Until when, by the loop's clock, the client may ask for nothing, and what it is told then."""
         self._alarm: asyncio.TimerHandle | None = None
         self._expired = False
-        self._stream: Generator[bytes | Pending] | None = None
+        self._stream: Generator[Data | Pending] | None = None
         """What is being sent: kept so that what it holds is let go of in the worker, wherever sending ends."""
         self._pending: Pending | None = None
         """What was taken quickly and is not ready yet."""
-        self._left: Generator[bytes | Pending] | None = None
+        self._asking: list[FrontendMessage | ProtocolViolation] = []
+        """The messages of a read that waits for its row to be looked up together with others."""
+        self._left: Generator[Data | Pending] | None = None
         """What was begun as quick, and waits for the client or takes its time: the task goes on with it."""
         self._left_quick = True
         """Whether what is left is quick still."""
         self.busy = False
         """Whether a message is being handled right now."""
+        self.at_rest: Callable[[], None] = lambda: None
+        """Called when all that the client has sent is answered, and nothing of a message is there."""
 
     async def run(self, startup_timeout_s: float) -> None:
         """Serve the client until it leaves, misbehaves, or `send_away` is called."""
         self._transport.set_write_buffer_limits(high=_WRITE_HIGH_BYTES)
-        _keep_alive(self._writer.get_extra_info("socket"))
+        keep_alive(self._writer.get_extra_info("socket"))
         timer = self._loop.call_later(startup_timeout_s, self._startup_timed_out)
         try:
             await self._work()
@@ -210,7 +222,7 @@ class Peer:
         self._gone = True
         self._wake.set()
         if self.busy:
-            self._cancel_session()
+            self._abandon()
             self.abort()
 
     def _take_inbox(self) -> list[FrontendMessage | ProtocolViolation]:
@@ -244,9 +256,29 @@ class Peer:
             self._advance()
         elif isinstance(taken, bytes):
             self._answer(taken)
+        elif isinstance(taken, WantedRow):
+            self._asking = messages
+            self._gathered.add(taken, self._found)
         else:
             self._pending = taken
             taken.ready.add_done_callback(self._post_finish)
+
+    def _found(self, row: Row | Later | None) -> None:
+        """What was taken quickly has waited for this row."""
+        messages, self._asking = self._asking, []
+        if self._over:
+            return
+        try:
+            data = self.connection.finish_read(row)
+        except Exception:
+            _log.exception("connection failed")
+            self.abort()
+            data = b""
+        if data is None:
+            self._stream = self.connection.receive(messages)
+            self._leave(self._stream, quick=False)
+        else:
+            self._answer(data)
 
     def _post_finish(self, _: object) -> None:
         self._mailbox.post(self._finish_quickly)
@@ -282,7 +314,7 @@ class Peer:
                 if data is ELSEWHERE:
                     self._leave(stream, quick=False)
                     return
-                if not isinstance(data, bytes):
+                if not isinstance(data, Data):
                     data.ready.add_done_callback(self._post_advance)
                     return
                 if self._farewell is not None:
@@ -296,7 +328,7 @@ class Peer:
             self.abort()
         self._handled()
 
-    def _leave(self, stream: Generator[bytes | Pending], *, quick: bool = True) -> None:
+    def _leave(self, stream: Generator[Data | Pending], *, quick: bool = True) -> None:
         """Let the task go on with it."""
         self._left, self._left_quick = stream, quick
         self._wake.set()
@@ -309,6 +341,7 @@ class Peer:
             return
         self._waits = True
         self._set_alarm()
+        self._rest()
         if self._inbox:
             self._go_on()
 
@@ -372,7 +405,7 @@ class Peer:
         name = common_name(transport.get_extra_info("peercert"))
         self.connection.wire = ClientSocket(self.connection.wire.address, True, name, loaded.binding)
 
-    async def _send_busily(self, stream: Iterator[bytes | Pending], *, quick: bool) -> None:
+    async def _send_busily(self, stream: Iterator[Data | Pending], *, quick: bool) -> None:
         self.busy = True
         try:
             await self._drain()
@@ -380,27 +413,41 @@ class Peer:
         finally:
             self.busy = False
 
-    async def _send_all(self, stream: Iterator[bytes | Pending], quick: bool) -> None:
+    async def _send_all(self, stream: Iterator[Data | Pending], quick: bool) -> None:
         """Take bytes from the state machine no faster than the client takes them; wait for what is pending.
 
         What is quick is handled right here, on the event loop, which costs a fraction of the way to a thread and back.
+        Of many rows the next piece is made while one is being sent: so much is held for a client that is slow. After
+        any other answer the statement that follows is left alone until the client has taken it.
         """
-        while True:
-            data = next(stream, None) if quick else await self._worker.run(lambda: next(stream, None))
-            if data is None or (self._farewell is not None and isinstance(data, bytes)):
-                return
-            if isinstance(data, bytes):
-                self._writer.write(data)
-                await self._drain()
-            elif data is ELSEWHERE:
-                quick = False
-            else:
-                await settled(data.ready)
+        following: asyncio.Future[Data | Pending | None] | None = None
+        try:
+            while True:
+                data = next(stream, None) if quick else await (following or self._next(stream))
+                following = None
+                if data is None or (self._farewell is not None and isinstance(data, Data)):
+                    return
+                if isinstance(data, Data):
+                    following = self._next(stream) if isinstance(data, memoryview) and not quick else None
+                    self._writer.write(data)
+                    await self._drain()
+                elif data is ELSEWHERE:
+                    quick = False
+                else:
+                    await settled(data.ready)
+        finally:
+            if following is not None:
+                following.cancel()
+                self._abandon()
+
+    def _next(self, stream: Iterator[Data | Pending]) -> asyncio.Future[Data | Pending | None]:
+        return self._worker.begin(lambda: next(stream, None))
 
     async def _wait_for_messages(self) -> None:
         """Return when there is something to do here; a client that asks for nothing for too long is sent away."""
         self._waits = True
         self._set_alarm()
+        self._rest()
         await self._wake.wait()
         self._wake.clear()
         while self.busy and self._left is None:  # what is quick is being handled; it wakes this task if need be
@@ -409,6 +456,10 @@ class Peer:
         self._waits = False
         if self._expired and self._farewell is not None:
             await self._expire(self._farewell)
+
+    def _rest(self) -> None:
+        if not self._inbox and not self._decoder.holds_bytes:
+            self.at_rest()
 
     def _set_alarm(self) -> None:
         """Note how long the client may ask for nothing from now on. There is one timer for all its statements."""
@@ -456,6 +507,11 @@ class Peer:
         except Exception:
             _log.exception("an event could not be stored")
 
+    def _abandon(self) -> None:
+        """Stop what is handled, and handle nothing that comes after it, which would begin uncancelled."""
+        self.connection.abandoned = True
+        self._cancel_session()
+
     def _cancel_session(self) -> None:
         session = self.connection.session
         if session is not None:
@@ -496,12 +552,13 @@ class Peer:
             self.connection.close()
 
 
-def _address(writer: asyncio.StreamWriter) -> str:
+def address_of(writer: asyncio.StreamWriter) -> str:
+    """The address that a client has come from; empty where there is none."""
     found = writer.get_extra_info("peername")
     return str(found[0]) if isinstance(found, tuple) and found else ""
 
 
-def _keep_alive(line: Any) -> None:
+def keep_alive(line: Any) -> None:
     """Have the kernel ask whether a silent client is still there: a line that is half open ends within minutes."""
     options = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)]
     for name, value in _KEEP_ALIVE.items():

@@ -5,17 +5,19 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import cast
 
 import pyarrow as pa
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.errors import HeadraceError, InvalidText, NotSupported
-from headrace.server.backend import BIND_COMPLETE, NO_DATA, ParameterDescription
+from headrace.server.backend import NO_DATA, ParameterDescription
 from headrace.server.binary import parameter_text
 from headrace.server.row_messages import Writer, data_row, row_description, row_writers, slices, spread
 from headrace.server.wire import ProtocolViolation
+from headrace.session.prepared import PreparedRead, WantedRow
 from headrace.session.result import Pending, Prepared, Quick, Result, ResultColumn
 from headrace.sql.type_names import pg_type
 
@@ -74,14 +76,24 @@ class WireStatement:
             for i, kind in enumerate(found)
         )
 
-    def head(self, formats: Sequence[int]) -> bytes:
-        """How the answer begins to a client that binds it, with at most one format, and has the portal described."""
+    def described(self, formats: Sequence[int]) -> bytes:
+        """The message that tells the columns of a result with at most one format."""
         form = formats[0] if formats else 0
         known = self._heads.get(form)
         if known is None:
             described = NO_DATA if self.columns is None else row_description(self.columns, (form,))
-            known = self._heads[form] = BIND_COMPLETE.encode() + described.encode()
+            known = self._heads[form] = described.encode()
         return known
+
+    def begin(self, values: Sequence[str | None], *, together: bool) -> WantedRow | Result | Pending | None:
+        """Run it, quick as it is; `together` where a row that it reads may be looked up with those of others.
+
+        None where it turns out to block.
+        """
+        prepared = self.prepared
+        if together and isinstance(prepared, PreparedRead):
+            return prepared.begin(values)
+        return cast(Quick, prepared).start(values)
 
     def row(self, values: Sequence[object], formats: Sequence[int]) -> bytes | None:
         """The message with a single row whose values are given as Python objects; None where that takes an array."""

@@ -10,12 +10,14 @@ import pyarrow as pa
 
 from headrace.common.zones import UTC, Zone
 from headrace.server.backend import Field, RowDescription
-from headrace.server.binary import render_binary
+from headrace.server.binary import column_values, render_binary
+from headrace.server.message_blocks import FEW_ROWS, sized_blocks
 from headrace.session.result import ResultColumn
+from headrace.sql.render import column_text
 from headrace.sql.type_names import pg_type, render_text, typmod
 
 _COMPUTED: Final = (0, 0)
-_SLICE_ROWS: Final = 4096
+_SLICE_ROWS: Final = 8192
 _SLICE_BYTES: Final = 1 << 20
 _NULL: Final = b"\xff\xff\xff\xff"
 _LENGTH = struct.Struct("!i").pack
@@ -26,7 +28,7 @@ def row_description(columns: Sequence[ResultColumn], formats: Sequence[int] = ()
     """The description of rows with these columns; `formats` is empty, one for all, or one for each."""
     fields = []
     for column, form in zip(columns, spread(formats, len(columns)), strict=True):
-        kind = pg_type(column.type)
+        kind = pg_type(column.told_as)
         origin = column.origin or _COMPUTED
         fields.append(Field(column.name, kind.oid, kind.size, typmod(column.type), form, *origin))
     return RowDescription(tuple(fields))
@@ -56,16 +58,30 @@ def data_rows(
 ) -> list[bytes]:
     """One encoded DataRow message for each row of the batch; texts show moments in a time zone."""
     rendered = [
-        [_NULL if v is None else _LENGTH(len(v)) + v for v in _render(batch.column(i), column.type, form, zone)]
+        [_NULL if v is None else _LENGTH(len(v)) + v for v in _render(batch.column(i), column, form, zone)]
         for i, (column, form) in enumerate(zip(columns, spread(formats, len(columns)), strict=True))
     ]
     if not rendered:
         return [_HEAD(b"D", 6, 0)] * batch.num_rows
     width, messages = len(columns), []
-    for fields in zip(*rendered, strict=True):
-        body = b"".join(fields)
+    for row in zip(*rendered, strict=True):
+        body = b"".join(row)
         messages.append(_HEAD(b"D", len(body) + 6, width) + body)
     return messages
+
+
+def row_blocks(
+    batch: pa.RecordBatch, columns: Sequence[ResultColumn], formats: Sequence[int], zone: Zone = UTC
+) -> Iterator[bytes | memoryview]:
+    """The DataRow messages of a batch, many in each piece."""
+    if batch.num_rows < FEW_ROWS or not columns:
+        yield b"".join(data_rows(batch, columns, formats, zone))
+        return
+    values = [
+        column_values(batch.column(i), column.told_as) if form else column_text(batch.column(i), column.type, zone)
+        for i, (column, form) in enumerate(zip(columns, spread(formats, len(columns)), strict=True))
+    ]
+    yield from sized_blocks(b"D", values)
 
 
 Writer: TypeAlias = Callable[[Any], bytes]
@@ -75,9 +91,8 @@ Writer: TypeAlias = Callable[[Any], bytes]
 def row_writers(columns: Sequence[ResultColumn], form: int) -> tuple[Writer, ...] | None:
     """What writes the values of single rows that are given as Python objects; None where that takes an array."""
     known = _BINARY_WRITERS if form else _TEXT_WRITERS
-    if any(c.type not in known for c in columns):
-        return None
-    return tuple([known[c.type] for c in columns])
+    types = [c.told_as if form else c.type for c in columns]
+    return tuple([known[kind] for kind in types]) if all(kind in known for kind in types) else None
 
 
 def data_row(values: Sequence[object], writers: Sequence[Writer]) -> bytes:
@@ -111,5 +126,5 @@ _BINARY_WRITERS: Final[Mapping[str, Writer]] = {
 }  # fmt: skip
 
 
-def _render(array: pa.Array, type: str, form: int, zone: Zone) -> list[bytes | None]:
-    return render_binary(array, type) if form else render_text(array, type, zone)
+def _render(array: pa.Array, column: ResultColumn, form: int, zone: Zone) -> list[bytes | None]:
+    return render_binary(array, column.told_as) if form else render_text(array, column.type, zone)

@@ -7,10 +7,11 @@ import socket
 import ssl
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import TracebackType
 from typing import Final, Literal, TypeAlias
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.common.scram import ClientExchange
 from headrace.errors import HeadraceError, NotSupported, OperationalError
 from headrace.server import backend, frontend

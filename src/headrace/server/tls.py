@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import ssl
 import threading
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, Final
 
 import structlog
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.errors import InvalidParameter
 
 _log = structlog.get_logger("headrace.server")

@@ -105,6 +105,30 @@ class MessageReader:
         length = self.int32()
         return None if length == -1 else self.take(length)
 
+    def numbers(self, count: int, form: str) -> tuple[int, ...]:
+        """So many numbers, as `struct` names their form."""
+        packed = struct.Struct(f"!{count}{form}")
+        return packed.unpack(self.take(packed.size))
+
+    def values(self, count: int) -> tuple[bytes | None, ...]:
+        """So many values, as `value` reads each: there may be tens of thousands."""
+        data, at, unpack = self._data, self._at, _INT32.unpack_from
+        found: list[bytes | None] = []
+        for _ in range(count):
+            if at + 4 > len(data):
+                raise ProtocolViolation("message is shorter than what it announces")
+            (length,) = unpack(data, at)
+            at += 4
+            if length == -1:
+                found.append(None)
+                continue
+            if not 0 <= length <= len(data) - at:
+                raise ProtocolViolation("message is shorter than what it announces")
+            found.append(data[at : at + length])
+            at += length
+        self._at = at
+        return tuple(found)
+
     def end(self) -> None:
         """Check that nothing is left."""
         if self.left:

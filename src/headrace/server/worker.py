@@ -24,16 +24,19 @@ class Worker:
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
-    async def run(self, call: Callable[[], _T]) -> _T:
-        """What `call` returns or raises, in its turn."""
+    def begin(self, call: Callable[[], _T]) -> asyncio.Future[_T]:
+        """Have `call` made in its turn. Once the future is cancelled, nobody hears what came of it."""
         if self._thread is None:
             thread = threading.Thread(target=self._loop, name=self._name, daemon=True)
             thread.start()
             self._thread = thread
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
         self._jobs.put((call, future))
-        result: _T = await future
-        return result
+        return future
+
+    async def run(self, call: Callable[[], _T]) -> _T:
+        """What `call` returns or raises, in its turn."""
+        return await self.begin(call)
 
     def stop(self) -> None:
         """End the thread after the calls that are queued."""

@@ -40,6 +40,7 @@ What names mean:
 names.py              relations of the catalog, system relations, views in place of their names
 defined.py            the time zones in which objects were defined
 leaves.py             relations as leaves of Spark queries
+scans.py              scans of stored relations, sliced by how much there is to read
 created_functions.py  functions that users create
 hidden_views.py       hidden views: the joins that a view was cut at
 
@@ -54,6 +55,8 @@ Queries and streams:
 engine.py        queries on Spark
 kernel_plans.py  plans by which kernels compute queries over one table
 frame_views.py   views from DataFrames and from Spark SQL
+shared_plans.py  plans of reads, for all sessions to which a text means the same
+shared_reads.py  small relations in memory, answers to equal questions, turns to compute
 held.py          snapshots that DataFrames read, held as long as a DataFrame lives
 subscribing.py   `Database.subscribe`
 
@@ -79,16 +82,19 @@ prepared. Nothing else asks for the class of a statement.
 `tests/session/test_settings.py` fails for a setting or a session variable without a reader.
 
 *Spark comes and goes.* What can be served without Spark is served before it is there. `Instance` opens the catalog
-and takes up relations and jobs without plans. `SparkStart` starts Java on a thread, and `SparkKeeper` takes the
+and takes up relations and jobs without plans. Then `SparkStart` starts Java on a thread, and `SparkKeeper` takes the
 session when it comes, the same way as after a loss of Spark (`Coordinator.expect_spark`, `renew`): one place waits
 (`SparkKeeper.wait_ready`), one tries again, one fails what waits. Jobs are `starting` until then: without a runner no
 lane begins an epoch, and all of their inputs' bindings are kept that they might need (`Graph.bindings_for`).
 `Lifecycle.define` tells the planner of all relations, from which moment on queries are let go; then `Lifecycle.plan`
 plans group by group, those with a backlog first, and lets each run. What an earlier server has kept of a plan
 (`dataflow/kept_plans.py`) takes the place of planning, if all that the plan follows from is the same
-(`coordinator/ddl/lasting.py`). Who needs to know of all views what became of them waits for that
-(`Context.wait_for_views`): FLUSH, since a view that cannot be planned holds up those built on it,
-and whatever plans another view.
+(`coordinator/ddl/lasting.py`). Where it is kept for all of a group, its lanes need not even wait for Spark: they run by
+it in processes of their own (`Planning.take_kept`, `dataflow/kept_runner.py`). What fails there, for whatever reason,
+is no failure of the view: it is `starting` again and waits for Spark (`Application.holds`). When Spark comes, `define`
+takes these runners away, and what they have under way commits nothing. Who needs to know of all views what became of
+them waits for that (`Context.wait_for_views`), as does whatever plans another view; FLUSH waits until it is known of
+each whether it runs (`wait_for_running`), since a view that cannot be planned holds up those built on it.
 
 A call that Spark's JVM does not answer becomes `SparkLost`, upon which the keeper looks at once whether the JVM still
 runs. If not, the coordinator is suspended (no lane begins an epoch; what fails counts as no failure), PySpark's

@@ -10,9 +10,9 @@ The first rule that fits decides; where none fits the client is turned away.
 from __future__ import annotations
 
 import ipaddress
-from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias, cast, get_args
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.config import Settings
 from headrace.errors import InvalidParameter
 

@@ -8,18 +8,23 @@ so a test makes one of what it needs.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import field
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from pyspark.sql import SparkSession
 
 from headrace.catalog.catalog import Catalog
-from headrace.catalog.contents import MadeBy
+from headrace.catalog.contents import IndexContent, MadeBy
+from headrace.catalog.records import ObjectRecord
 from headrace.common.clock import Clock
+from headrace.common.lazy_dataclass import dataclass
 from headrace.common.zones import Zone
 from headrace.config import Settings
+from headrace.dataflow.operators.inputs import SnapshotScan
+from headrace.errors import JobFailed
 from headrace.plan.planner import Planner
 from headrace.session.coordination import Coordination
 from headrace.session.engine import Engine, Jobs
@@ -32,14 +37,33 @@ from headrace.session.parameters import Parameters
 from headrace.session.read_epochs import SessionReads
 from headrace.session.result import Notice, Prepared, Result
 from headrace.session.rights import Rights
+from headrace.session.shared_plans import SharedPlans
+from headrace.session.shared_reads import SharedReads
 from headrace.session.transactions import Transaction
 from headrace.session.turns import Turns
 from headrace.session.variables import SEVERITIES, Variables, defaults_of
 from headrace.sql import statements as st
 
+if TYPE_CHECKING:
+    from headrace.coordinator.reads import Snapshot, SnapshotTable
+
 _LOOK_WAIT_S = 10.0
 """Most seconds that a read on a standby waits for another look at the catalog."""
 _numbers = itertools.count(1)
+
+
+class ReaderStatus(NamedTuple):
+    """What is to be seen of a reading process beside the server."""
+
+    number: int
+    pid: int | None
+    state: str
+    """`starting`, `running`, or `ended`: then it is started again."""
+    epoch: int | None
+    """The newest at which it has shown anything."""
+    reads: int
+    """How many it has answered, with those before it in its place."""
+    connections: int
 
 
 class System(Protocol):
@@ -51,6 +75,11 @@ class System(Protocol):
 
     def contexts(self) -> Sequence[Context]:
         """Those of the sessions that are open, in the order in which they were opened."""
+        ...
+
+    @property
+    def reading_processes(self) -> Callable[[], Sequence[ReaderStatus]]:
+        """Tells of the reading processes beside the server."""
         ...
 
 
@@ -88,6 +117,8 @@ class Services:
     kernels: KernelPlans
     turns: Turns
     system: System
+    shared_reads: SharedReads = field(default_factory=SharedReads)
+    shared_plans: SharedPlans[object] = field(default_factory=SharedPlans)
 
     def spark_sessions(self) -> list[SparkSession]:
         """The sessions in which functions must be known: those that plan views and those that run queries."""
@@ -106,6 +137,8 @@ class Context:
         self.engine = services.engine
         self.kernels = services.kernels
         self.turns = services.turns
+        self.shared_reads = services.shared_reads
+        self.shared_plans = services.shared_plans
         self.system = services.system
         self.runner = runner
         self._services = services
@@ -244,6 +277,18 @@ class Context:
         transaction = self.acting
         return transaction is not None and transaction.work.has_changed(table_id)
 
+    def scan(self, table: SnapshotTable, names: Sequence[str]) -> SnapshotScan:
+        """What reads a stored relation's columns `names` slice by slice."""
+        return self.engine.scan(table, names)
+
+    def indexes(self) -> Iterable[ObjectRecord]:
+        """The indexes that there are."""
+        return self.catalog.state.objects_of(IndexContent)
+
+    def index_snapshot(self, index_id: int, relation_id: int, at: int) -> Snapshot:
+        """An index at the newest epoch up to `at` at which it has what its relation had."""
+        return self.coordinator.snapshot([index_id, relation_id], at=at)
+
     def wrote(self, epoch: int) -> None:
         """Something has been written at an epoch: whoever wants to cancel it comes too late."""
         self.interrupts.wrote()
@@ -279,10 +324,16 @@ class Context:
 
     def wait_for_views(self) -> None:
         """Return once Spark runs and all views are planned there. Raises what `wait_for_spark` does."""
+        self._wait_planned(self.wait_for_spark)
 
+    def wait_for_running(self) -> None:
+        """Return once it is known of all views whether they run, be it without Spark. Raises as `wait_for_views`."""
+        self._wait_planned(lambda: self.keeper.wait_ready(self.check, self._tell, self.coordinator.runs_all))
+
+    def _wait_planned(self, wait: Callable[[], None]) -> None:
         def check() -> None:
             self.check()
-            self.wait_for_spark()
+            wait()
 
         check()
         self.coordinator.wait_planned(check)
@@ -299,8 +350,24 @@ class Context:
 
     def flush(self) -> None:
         """Wait until every view has what was written before."""
-        self.wait_for_views()  # without it no view goes on, and whoever waits is to be told what is wrong with it
-        self.wait(lambda check: self.coordinator.flush(check=check))
+        self.wait_for_running()  # else no view goes on, and whoever waits is to be told what is wrong with Spark
+        try:
+            self.wait(lambda check: self.coordinator.flush(check=partial(self._check_flush, check)))
+        except JobFailed as error:
+            if not error.job_id or self.may_know(error.job_id):
+                raise
+            hint = "SHOW JOBS says of one's own views what it is; members of pg_monitor see it of all."
+            raise JobFailed(f'view "{error.job_name}" is failing', hint=hint, sqlstate=error.sqlstate) from None
+
+    def _check_flush(self, check: Callable[[], None]) -> None:
+        """Raises if nobody waits any more, or if a view waits for a Spark that does not start."""
+        check()
+        if not self.coordinator.runs_all():
+            self.keeper.check_starts()
+
+    def may_know(self, object_id: int) -> bool:
+        """Whether the session may be told what failed in the job of an object."""
+        return self.rights.may_know(object_id)
 
     @property
     def on_standby(self) -> bool:

@@ -9,12 +9,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
-import pyarrow as pa
 from pyspark.logger import PySparkLogger
 from pyspark.sql import DataFrame, SparkSession
 
 from headrace.catalog.records import ObjectRecord
-from headrace.common.columns import Column, arrow_type
+from headrace.common.columns import Column
 from headrace.connectors.sources import Secrets, open_source
 from headrace.dataflow.operators.inputs import SnapshotScan
 from headrace.dataflow.spark import cores_of
@@ -26,6 +25,7 @@ from headrace.plan.failures import translate
 from headrace.session.keeper import SparkKeeper
 from headrace.session.leaves import RelationFunction, SourceFunction, StateFunction
 from headrace.session.result import ResultColumn
+from headrace.session.scans import scan_of, slices_of
 from headrace.sql.binder.spark_text import quoted
 from headrace.state.stores import Root
 
@@ -37,8 +37,6 @@ PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True
 
 _SMALL_ROWS = 200_000
 """Stored rows up to which a query may copy relations to every task."""
-_SLICE_ROWS = 1_000_000
-"""Stored rows for which a further slice of a scan is made."""
 
 
 class Engine:
@@ -77,11 +75,7 @@ class Engine:
 
     def scan(self, table: SnapshotTable, names: Sequence[str]) -> SnapshotScan:
         """What reads a stored relation's columns `names` slice by slice."""
-        rows = sum(ref.rows for ref in table.refs)
-        parallelism = 1 if rows < 20_000 else max(self.parallelism, -(-rows // _SLICE_ROWS))
-        types = {c.name: c.type for c in table.columns}
-        output = pa.schema([pa.field(n, arrow_type(types[n])) for n in names])
-        return SnapshotScan(table.schema, table.refs, self.root, table.as_of, tuple(names), parallelism, output)
+        return scan_of(table, names, self.root, slices_of(table.refs, self.parallelism))
 
     def reading(
         self, spark: SparkSession, scan: SnapshotScan, function: object, columns: Sequence[Column]
@@ -93,8 +87,7 @@ class Engine:
         self, spark: SparkSession, table: SnapshotTable, columns: Sequence[Column], names: Sequence[str]
     ) -> DataFrame:
         """A state table's columns `names` as stored."""
-        rows = sum(ref.rows for ref in table.refs)
-        parallelism = 1 if rows < 20_000 else max(self.parallelism, -(-rows // _SLICE_ROWS))
+        parallelism = slices_of(table.refs, self.parallelism)
         function = StateFunction(
             table.schema, table.refs, self.root, table.as_of, table.watermark, tuple(names), parallelism
         )

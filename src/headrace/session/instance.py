@@ -8,7 +8,8 @@ from __future__ import annotations
 import hashlib
 import shutil
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
 
@@ -35,7 +36,7 @@ from headrace.plan.planner import Planner
 from headrace.session import created_functions
 from headrace.session.access import check_rules
 from headrace.session.audit import AuditLog
-from headrace.session.context import Context, Services
+from headrace.session.context import Context, ReaderStatus, Services
 from headrace.session.engine import Engine
 from headrace.session.keeper import SparkKeeper
 from headrace.session.kernel_plans import KernelPlans
@@ -75,6 +76,8 @@ class Instance:
         self._lock = threading.RLock()
         self._sessions: set[Session] = set()
         self._closed = False
+        self.reading_processes: Callable[[], Sequence[ReaderStatus]] = tuple
+        """Tells of the reading processes beside the server; whoever starts them puts it here."""
         told = get_logger("headrace").info
         self.catalog: Catalog
         self.catalog, settings = follow_catalog(settings, told) if standby else open_catalog(settings, told)
@@ -289,12 +292,18 @@ def open_with(
         raise
 
 
-def _plan_files(settings: Settings) -> PlanFiles | None:
-    """Where plans are kept; None where it cannot be told by which programs they are made."""
-    try:
-        return PlanFiles(settings.data_dir / "plans", programs(settings.spark_conf))
-    except OSError:
-        return None
+def _plan_files(settings: Settings) -> PlanFiles:
+    """Where plans are kept. By which programs they are made is found out beside: no client has to wait for it."""
+    found: Future[str] = Future()
+
+    def ask() -> None:
+        try:
+            found.set_result(programs(settings.spark_conf))
+        except Exception as error:
+            found.set_exception(error)
+
+    threading.Thread(target=ask, name="headrace-programs", daemon=True).start()
+    return PlanFiles(settings.data_dir / "plans", found.result)
 
 
 def _remove(scratch: Path | None) -> None:

@@ -6,12 +6,12 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
 from structlog import get_logger
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.dataflow.spark import has_ended, successor
 from headrace.errors import HeadraceError, JobFailed, OperationalError, ShuttingDown, SparkLost
 from headrace.plan.failures import translate
@@ -37,6 +37,7 @@ class KeeperPace:
     """Before whoever waits for Spark is told so."""
 
 
+_PACE = KeeperPace()
 _WAIT_SLICE_S = 0.1
 
 
@@ -56,7 +57,7 @@ class SparkKeeper:
         renew: Callable[[SparkSession], None],
         *,
         first: Callable[[], SparkSession] | None = None,
-        pace: KeeperPace = KeeperPace(),
+        pace: KeeperPace = _PACE,
         ended: Callable[[SparkSession, float], bool] = has_ended,
         successor: Callable[[SparkSession, Callable[[], SparkSession]], SparkSession] = successor,
         pause: Callable[[threading.Event, float], object] = threading.Event.wait,
@@ -103,26 +104,35 @@ class SparkKeeper:
                 self._suspend()
         return session is not None
 
-    def wait_ready(self, check: Callable[[], None], tell: Callable[[str], None] = lambda text: None) -> None:
+    def wait_ready(
+        self, check: Callable[[], None], tell: Callable[[str], None] = lambda text: None,
+        unless: Callable[[], bool] = lambda: False,
+    ) -> None:  # fmt: skip
         """Return once Spark runs queries, though views may still be planned; `tell` is told if that takes its time.
+        Return, too, as soon as it need not, by what `unless` says.
 
         `check` raises what should end the wait. Raises `SparkLost` after a bound, and at once where Spark did not start
         and none has been there yet.
         """
         since_s, told = time.monotonic(), False
-        while not self._ready.wait(_WAIT_SLICE_S):
+        while not unless() and not self._ready.wait(_WAIT_SLICE_S):
             check()
             if self._closed.is_set():
                 raise ShuttingDown("the database is closed")
-            failure, waited_s = self._failure, time.monotonic() - since_s
-            if failure is not None and not self._ran:
-                raise OperationalError(failure.message, hint=failure.hint)
+            self.check_starts()
+            waited_s = time.monotonic() - since_s
             if waited_s > self._pace.ready_s:
                 what = "Spark has ended, and could not be started again" if self._ran else "Spark has not started"
                 raise SparkLost(f"{what} for {self._pace.ready_s:.0f} s", hint="see its log")
             if not told and waited_s >= self._pace.notice_s:
                 told = True
                 tell("waiting for Spark to start")
+
+    def check_starts(self) -> None:
+        """Raise `OperationalError` where Spark did not start and none has been there yet; it is tried again."""
+        failure = self._failure
+        if failure is not None and not self._ran:
+            raise OperationalError(failure.message, hint=failure.hint)
 
     def explained(self, error: HeadraceError, began_on: SparkSession | None) -> HeadraceError:
         """An error of a statement that began on a session; `SparkLost` if it looks like a consequence of its end."""
@@ -150,6 +160,7 @@ class SparkKeeper:
 
     def _watch(self) -> None:
         """Until it is closed, or Spark is lost for good."""
+        assert self._coordinator is not None
         if self.session is None and self._first is not None:
             self._replace(self._first)
         while not self._closed.is_set():
@@ -161,6 +172,9 @@ class SparkKeeper:
                 if self._start is None:
                     return
                 self._replace(self._start)
+            elif self._ready.is_set():
+                with suppress(SparkLost):  # which the next look finds out, too
+                    self._coordinator.plan_suspect()
 
     def _suspend(self) -> None:
         assert self._coordinator is not None

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import pyarrow as pa
 
 from headrace.common.columns import Column
+from headrace.common.lazy_dataclass import dataclass
 from headrace.connectors.sources import open_source
 from headrace.dataflow.operators.inputs import SnapshotScan, slice_numbers
 from headrace.dataflow.operators.task import OUTPUT_ROWS

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from headrace.session.execution.row_writes import RowPlan
 from headrace.session.handlers import handler_of
-from headrace.session.prepared import PreparedRead, PreparedStatement, StatementRunner, plans_as_of
+from headrace.session.prepared import PreparedRead, PreparedStatement, StatementRunner, plans_as_of, share, shared
 from headrace.session.reading.read_planning import PlannedRead
 from headrace.sql import statements as st
 from headrace.sql.binder.bound_tree import filled
@@ -42,18 +42,15 @@ class Lifted(NamedTuple):
 
 
 def lifted(sql: str) -> Lifted | None:
-    """The text with its numbers lifted out; None for what is not plain enough, or has none."""
+    """The text with its numbers lifted out; None for what is not plain enough."""
     if len(sql) > CHARS_AT_MOST or _FIRST.match(sql) is None:
         return None
-    parts: list[str] = []
     types: list[str] = []
     values: list[str] = []
-    at, end = 0, len(sql)
-    while at < end:
-        found = _TOKEN.match(sql, at)
-        if found is None:
-            return None
-        token, at = found[0], found.end()
+    tokens = _TOKEN.findall(sql)
+    if sum(map(len, tokens)) != len(sql):  # what is no token was left out
+        return None
+    for i, token in enumerate(tokens):
         if token[0].isdecimal():
             if len(token) > _BIGINT_DIGITS or _INT_DIGITS < len(token) <= _INT_DIGITS + 1:
                 return None
@@ -61,9 +58,8 @@ def lifted(sql: str) -> Lifted | None:
                 return None  # by its value it is an int
             values.append(token)
             types.append("int" if len(token) <= _INT_DIGITS else "bigint")
-            token = f"${len(values)}"
-        parts.append(token)
-    return Lifted("".join(parts), tuple(types), tuple(values)) if values else None
+            tokens[i] = f"${len(values)}"
+    return Lifted("".join(tokens), tuple(types), tuple(values))
 
 
 class KnownTexts:
@@ -80,31 +76,59 @@ class KnownTexts:
 
     def prepared(self, sql: str, types: Sequence[str | None]) -> PreparedRead | None:
         """The read that was prepared of just this text before, if it still is what the text means."""
-        found = self._prepared.get((sql, tuple(types)))
+        key = sql, tuple(types)
+        found = self._prepared.get(key)
+        if (found is None or not found.is_planned) and len(sql) <= CHARS_AT_MOST:
+            found = shared(self._runner, sql, types, lifted=False)
+            if found is not None:
+                self._put(key, found)
         return found if found is not None and found.is_planned else None
+
+    def _put(self, key: tuple[str, tuple[str | None, ...]], prepared: PreparedRead) -> None:
+        self._prepared[key] = prepared
+        while len(self._prepared) > KEPT:
+            self._prepared.popitem(last=False)
 
     def keep(self, sql: str, types: Sequence[str | None], prepared: PreparedStatement) -> None:
         """Remember a read that was prepared: drivers prepare the same text again and again."""
         if isinstance(prepared, PreparedRead) and len(sql) <= CHARS_AT_MOST:
-            self._prepared[sql, tuple(types)] = prepared
-            while len(self._prepared) > KEPT:
-                self._prepared.popitem(last=False)
+            self._put((sql, tuple(types)), prepared)
+            share(prepared, sql, types, lifted=False)
 
     def find(self, sql: str) -> tuple[PreparedStatement, Sequence[str]] | None:
         """The statement of a text, and the values in it, if it is known and can be run without blocking."""
-        if self._last[0] == sql:
-            found = self._last[1]
-        else:
-            found = self._find(sql)
-            self._last = sql, found
+        found = self._found(sql)
         return found if found is not None and found[0].is_quick else None
 
+    def planned(self, sql: str) -> PreparedStatement | None:
+        """The statement of a text, if it is known and has a plan."""
+        found = self._found(sql)
+        return found[0] if found is not None and found[0].is_planned else None
+
+    def _found(self, sql: str) -> tuple[PreparedStatement, Sequence[str]] | None:
+        if self._last[0] == sql:
+            return self._last[1]
+        found = self._find(sql)
+        self._last = ("", None) if found is None else (sql, found)
+        return found
+
     def _find(self, sql: str) -> tuple[PreparedStatement, Sequence[str]] | None:
-        if not self._known:
-            return None
         plain = lifted(sql)
-        statement = None if plain is None else self._known.get((plain.text, plain.types))
-        return None if statement is None or plain is None else (statement, plain.values)
+        if plain is None:
+            return None
+        key = plain.text, plain.types
+        statement = self._known.get(key)
+        if statement is None or not statement.is_planned:
+            statement = shared(self._runner, *key, lifted=True) or statement
+            if statement is not None:
+                self._put_known(key, statement)
+        return None if statement is None else (statement, plain.values)
+
+    def _put_known(self, key: tuple[str, tuple[str, ...]], statement: PreparedStatement | None) -> None:
+        self._known[key] = statement
+        while len(self._known) > KEPT:
+            oldest, _ = self._known.popitem(last=False)
+            self._planned.discard(oldest)
 
     def met(self, sql: str) -> None:
         """A text has been run the long way: the second of its kind is planned for those to come."""
@@ -122,10 +146,7 @@ class KnownTexts:
                 self._known[key] = self._statement(plain, sql)
                 self._last = "", None
         else:
-            self._known[key] = None
-            while len(self._known) > KEPT:
-                oldest, _ = self._known.popitem(last=False)
-                self._planned.discard(oldest)
+            self._put_known(key, None)
 
     def _statement(self, plain: Lifted, sql: str) -> PreparedStatement | None:
         try:
@@ -134,7 +155,11 @@ class KnownTexts:
             plan = self._plan(statement, plain.types)
             if isinstance(plan, PlannedRead):
                 met = self._plan(parse_one(sql), ())
-                return PreparedRead(self._runner, statement, plan, as_of) if _is_same(plan, met, plain) else None
+                if not _is_same(plan, met, plain):
+                    return None
+                made = PreparedRead(self._runner, statement, plan, as_of)
+                share(made, plain.text, plain.types, lifted=True)
+                return made
         except Exception:  # of whatever kind: the statement that was met has succeeded
             return None
         return None if plan is None else PreparedStatement(self._runner, statement, plan.types, plan.columns, plan)

@@ -21,6 +21,8 @@ class ByName(Generic[_T]):
         self._missing = missing_sqlstate
         self._duplicate = duplicate_sqlstate
         self._items: dict[str, _T] = {}
+        self.version = 0
+        """Another one whenever a name comes to stand for something else."""
 
     def require_free(self, name: str) -> None:
         """Raise `HeadraceError` if a name other than the empty one is taken."""
@@ -29,6 +31,7 @@ class ByName(Generic[_T]):
 
     def put(self, name: str, item: _T) -> None:
         """Add, or replace."""
+        self.version += 1
         self._items[name] = item
 
     def get(self, name: str) -> _T:
@@ -43,6 +46,7 @@ class ByName(Generic[_T]):
 
     def pop(self, name: str) -> _T | None:
         """Remove; None if there was none."""
+        self.version += 1
         return self._items.pop(name, None)
 
     def __len__(self) -> int:
@@ -54,6 +58,7 @@ class ByName(Generic[_T]):
 
     def pop_those(self, wanted: Callable[[_T], bool]) -> list[_T]:
         """Remove some and return them."""
+        self.version += 1
         found = {name: item for name, item in self._items.items() if wanted(item)}
         for name in found:
             del self._items[name]
@@ -61,5 +66,6 @@ class ByName(Generic[_T]):
 
     def clear(self) -> list[_T]:
         """Remove all and return them."""
+        self.version += 1
         items, self._items = list(self._items.values()), {}
         return items

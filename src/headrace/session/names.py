@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from difflib import get_close_matches
 from typing import TypeAlias
 
@@ -19,6 +19,7 @@ from headrace.catalog.contents import (
 )
 from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import Column
+from headrace.common.lazy_dataclass import dataclass
 from headrace.common.zones import UTC, Zone
 from headrace.errors import HeadraceError, InvalidParameter, NotSupported, UndefinedTable, WrongObjectType
 from headrace.session.context import Context

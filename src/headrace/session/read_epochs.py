@@ -32,6 +32,10 @@ class Reader(Protocol):
     writing: Transaction | None
     """The transaction of the statement that runs, if that writes."""
 
+    def may_know(self, object_id: int) -> bool:
+        """Whether it may be told what failed in the job of an object."""
+        ...
+
     @property
     def acting(self) -> Transaction | None:
         """The transaction in which the statement that runs reads."""
@@ -124,7 +128,7 @@ class SessionReads:
         if reader.writing is None:
             at = at or int(v.get("query_epoch") or 0) or None
         if at is not None:
-            return ReadOptions(at=at, check=reader.check)
+            return ReadOptions(at=at, check=reader.check, may_know=reader.may_know)
         fixed = None if transaction is None else transaction.work.epoch
         consistency = cast(Consistency, v.get("query_consistency"))
         at_least = reader.last_write if v.is_on("read_your_writes") else 0
@@ -142,6 +146,7 @@ class SessionReads:
             session=self._floors,
             align=transaction is not None and fixed is None,
             check=reader.check,
+            may_know=reader.may_know,
         )
 
     def _needed(self, transaction: Transaction, relations: Sequence[int]) -> int:

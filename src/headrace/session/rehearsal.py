@@ -9,6 +9,7 @@ import os
 import tempfile
 from pathlib import Path
 
+from headrace.config import Settings
 from headrace.dataflow import class_archive
 from headrace.dataflow.spark import local_session
 from headrace.errors import OperationalError
@@ -42,7 +43,8 @@ def rehearse() -> Path:
     with tempfile.TemporaryDirectory(prefix="new-", dir=path.parent) as folder:
         made = Path(folder) / path.name
         session = local_session(java_options=class_archive.recording(made))
-        with connect(spark=session) as database:
+        # Whatever the environment says of a database is about another one.
+        with connect(spark=session, settings=Settings.model_construct()) as database:
             database.sql(_SCRIPT)
         session.stop()
         process.end(_END_S)

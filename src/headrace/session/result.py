@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import pyarrow as pa
 
 from headrace.catalog.records import ObjectRecord
+from headrace.common.lazy_dataclass import dataclass
 from headrace.common.zones import Zone, zone_of_setting
 from headrace.errors import HeadraceError
 from headrace.session.named import ByName
@@ -31,6 +32,13 @@ class ResultColumn:
     type: str
     origin: Origin | None = None
     """None for what is computed."""
+    catalog_type: str | None = None
+    """PostgreSQL's type, where that is one of its system catalogs' own."""
+
+    @property
+    def told_as(self) -> str:
+        """The type that clients are told, and that binary values have: Spark's, or one of the catalogs'."""
+        return self.catalog_type or self.type
 
 
 def columns_of_record(record: ObjectRecord, items: Sequence[tuple[str, str]]) -> list[ResultColumn]:

@@ -7,13 +7,13 @@ to them, to everybody, or to a role of which they are members. A view reads with
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
 from headrace.catalog.contents import RoleContent
 from headrace.catalog.records import ObjectRecord
 from headrace.catalog.state import CatalogState
+from headrace.common.lazy_dataclass import dataclass
 from headrace.errors import InsufficientPrivilege, UndefinedObject
 from headrace.session.stored_roles import PREDEFINED, ROOT, Role, record_of
 
@@ -176,6 +176,11 @@ class Rights:
         if record is not None:
             return self.may(letter, record)
         return self._may_with_all_data(letter, "schema") or letter in default_grants("schema", schema).get("0", "")
+
+    def may_know(self, object_id: int) -> bool:
+        """Whether it may be told what failed in the job of an object, which may have values of rows in it."""
+        record = self.state.objects.get(object_id)
+        return self.is_member("pg_monitor") or (record is not None and self.owns(record))
 
     # ---- what it needs
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol
 
 from headrace.catalog.edits import AddEvent
+from headrace.common.zones import Zone
 from headrace.errors import (
     HeadraceError,
     ObjectMissing,
@@ -33,8 +34,8 @@ from headrace.session.execution.transacting import bracket
 from headrace.session.handlers import handler_of
 from headrace.session.literal_texts import KnownTexts
 from headrace.session.locating import located
-from headrace.session.prepared import PreparedStatement, prepare
-from headrace.session.reading.at_once import read_at_once
+from headrace.session.prepared import PreparedStatement, prepare, prepare_rows
+from headrace.session.reading.at_once import PointRead, point_or_result, read_at_once
 from headrace.session.reading.read_planning import PlannedRead
 from headrace.session.result import IdleLimit, Notice, Pending, Result
 from headrace.session.scripts import run_script
@@ -67,6 +68,16 @@ class Home(Protocol):
     def forget(self, session: Session) -> None:
         """A session has ended."""
         ...
+
+
+class ReadBeside(NamedTuple):
+    """How a session stands for reads that are answered beside it."""
+
+    settings: int
+    """Another number whenever a setting has changed."""
+    at_least: int
+    """The epoch of its last write."""
+    zone: Zone
 
 
 class Session:
@@ -161,6 +172,16 @@ class Session:
         if not self.context.on_standby:
             self.context.catalog.transact([event])
 
+    def read_beside(self) -> ReadBeside | None:
+        """What somebody has to know who answers reads beside the session, while nothing runs in it; None if nobody may:
+        what the client is allowed to do, and when, hangs on what it asks for next."""
+        context = self.context
+        if context.transaction is not None or self._closed or context.on_standby or not self.starts_quickly:
+            return None
+        if self.idle_limit() is not None:
+            return None
+        return ReadBeside(context.variables.version, context.last_write, context.zone)
+
     def begin_request(self) -> None:
         """A cancel counts until the next call, and stops all that is run up to there. Any thread may call this.
 
@@ -201,6 +222,8 @@ class Session:
             self._require_open()
             prepared: PreparedStatement | None = self._texts.prepared(sql, parameter_types)
             if prepared is None:
+                prepared = prepare_rows(self, sql, parameter_types)
+            if prepared is None:
                 prepared = self.prepared(parse_one(sql), parameter_types)
                 self._texts.keep(sql, parameter_types, prepared)
             return prepared
@@ -209,10 +232,10 @@ class Session:
         """Prepare a statement that is parsed already."""
         return prepare(self, statement, types)
 
-    def knows_statement(self, sql: str, parameter_types: Sequence[str | None]) -> bool:
-        """Whether a text is prepared without blocking, to a statement that is quick."""
+    def known_statement(self, sql: str, parameter_types: Sequence[str | None]) -> PreparedStatement | None:
+        """What a text is prepared to without blocking, a statement that is quick; None for any other text."""
         found = self._texts.prepared(sql, parameter_types)
-        return found is not None and found.is_quick
+        return found if found is not None and found.is_quick else None
 
     def explaining(self, statement: st.Statement) -> Callable[[], list[str]] | None:
         """What gives the lines of EXPLAIN for a statement; None where EXPLAIN does not take it."""
@@ -307,6 +330,14 @@ class Session:
         known = self._texts.find(sql)
         return None if known is None else known[0].start(known[1])
 
+    def known_text(self, sql: str) -> tuple[PreparedStatement, Sequence[str]] | None:
+        """The statement that is like others before, and the values in it, if it can be started without blocking."""
+        return self._texts.find(sql) if self.starts_quickly else None
+
+    def planned_text(self, sql: str) -> PreparedStatement | None:
+        """The statement that is like others before, and has a plan: also if it blocks whoever runs it."""
+        return self._texts.planned(sql)
+
     def knows_text(self, sql: str) -> bool:
         """Whether `start_text` starts a text, without blocking whoever calls it."""
         return self.starts_quickly and (bracket(sql) is not None or self._texts.find(sql) is not None)
@@ -353,6 +384,18 @@ class Session:
             context.check()
             self._admit(statement)
             return read_at_once(context, planned, texts)
+        except Exception:
+            return None
+
+    def begin_point(
+        self, statement: st.Statement, planned: PlannedRead, texts: Sequence[str | None]
+    ) -> PointRead | Result | None:
+        """The same of a read of a single row, which is still to be looked up."""
+        try:
+            context = self.context
+            context.check()
+            self._admit(statement)
+            return point_or_result(planned.plan, texts, context.zone)
         except Exception:
             return None
 

@@ -6,18 +6,21 @@ What a role may do to an object is in `rights.py`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from typing import Final
 
 from headrace.catalog.contents import DefaultGrant, RoleContent
 from headrace.catalog.records import ObjectRecord
 from headrace.catalog.state import CatalogState
+from headrace.common.lazy_dataclass import dataclass
 from headrace.errors import HeadraceError
 
 ROLES_SCHEMA: Final = "pg_authid"
 """Where roles are in the catalog: no schema of a user is called so, and their names clash with none of a relation."""
 ROOT: Final = "root"
 """The role that is always there."""
+ROOT_OID: Final = 2_000_000_010
+"""Its oid, which is none that an object has."""
 
 
 PREDEFINED: Final[Mapping[str, int]] = {
@@ -90,9 +93,10 @@ def record_of(state: CatalogState, name: str) -> ObjectRecord | None:
 
 def all_roles(state: CatalogState) -> Mapping[int, Role]:
     """All roles by their oids."""
-    found = {record.id: Role.of(record) for record in state.objects_of(RoleContent)}
-    found |= {-number: Role(name, can_login=False, superuser=False) for name, number in PREDEFINED.items()}
-    return found if any(role.name == ROOT for role in found.values()) else {10: Role(ROOT), **found}
+    found = {ROOT_OID: Role(ROOT)}
+    for record in state.objects_of(RoleContent):
+        found[ROOT_OID if record.name == ROOT else record.id] = Role.of(record)
+    return found | {-number: Role(name, can_login=False, superuser=False) for name, number in PREDEFINED.items()}
 
 
 def role_of(state: CatalogState, name: str, now_ms: int) -> Role | None:

@@ -6,7 +6,6 @@ import asyncio
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import chain
 from typing import Literal
@@ -15,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.common.epoch import epoch_datetime
+from headrace.common.lazy_dataclass import dataclass
 from headrace.errors import HeadraceError, InvalidParameter
 from headrace.session.execution.subscriptions import RelationReader, data_of, followed, operations_of
 from headrace.session.result import ResultColumn

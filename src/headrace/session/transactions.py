@@ -8,8 +8,9 @@ is run again by itself.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.coordinator.writes.holds import Holds
 from headrace.coordinator.writes.transaction import Mark, WriteTransaction
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 
 import headrace
+from headrace.common.lazy_dataclass import dataclass
 from headrace.common.zones import Zone, zone_of_setting
 from headrace.config import Settings
 from headrace.connectors.job_options import is_group_name
@@ -109,6 +110,15 @@ def _digits(text: str) -> str:
 
 def _whole(text: str) -> str:
     return str(int(text)) if text.strip() else ""
+
+
+def _decoupled(text: str) -> str:
+    word = text.strip().lower()
+    if word in ("default", "enable"):
+        return word
+    if word == "disable" or _boolean(word) == "off":
+        raise ValueError("a sink always reads the log of what it is built on, by itself")
+    return "enable"
 
 
 def _group(text: str) -> str:
@@ -216,6 +226,13 @@ VARIABLES: dict[str, Variable] = {
             _boolean,
         ),
         Variable("default_checkpoint_group", "", "Group of new views; empty: as the system parameter says.", _group),
+        Variable(
+            "sink_decouple",
+            "default",
+            "On always: a target that is slow or down delays no view.",
+            _decoupled,
+            inert=True,
+        ),
         Variable("rw_implicit_flush", "off", "FLUSH after each INSERT, UPDATE and DELETE.", _boolean),
         Variable("read_your_writes", "off", "Reads wait for the session's own writes.", _boolean),
     )

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.common.zones import Zone
 from headrace.errors import NotSupported
 from headrace.server.simple_client import PgClient, Reply, texts

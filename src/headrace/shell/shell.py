@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Final, TextIO
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.errors import HeadraceError
 from headrace.server.simple_client import ConnectionLost
 from headrace.session.result import Notice

@@ -16,6 +16,7 @@ control.py        SHOW, SET, transactions, and other short ones
 ddl.py            CREATE, DROP, ALTER
 with_options.py   options in brackets, and what they name
 dml.py            INSERT, UPDATE, DELETE
+repeated_rows.py  INSERT of many rows that differ in their parameters alone
 copying.py        COPY and its options
 copying_files.py  COPY's own options for files
 connections.py    CREATE CONNECTION
@@ -25,6 +26,8 @@ subscriptions.py  subscriptions, and where a reader of changes begins
 routines.py       CREATE FUNCTION and CREATE AGGREGATE
 roles.py          roles: statements whose text is shown to nobody
 secrets.py        secrets: statements whose text is shown to nobody
+comments.py       COMMENT ON
+upkeep.py         TRUNCATE, VACUUM, ANALYZE
 grants.py         GRANT, REVOKE, ownership, SET ROLE
 
 Queries:
@@ -48,6 +51,8 @@ sort_comparators.py  how `array_sort` is told an order
 
 Types and values:
 
+catalog_types.py types that PostgreSQL's system catalogs alone have
+not_offered.py   statements that there are not, and what to do instead
 type_names.py    PostgreSQL's types: names, OIDs, and Spark's for them
 datatypes.py     the text of a type as Spark's type string
 text_values.py   PostgreSQL's text input of values

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from postgast import pg_query_pb2 as pb
 from sqlglot.tokenizer_core import Token
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.errors import HeadraceError, InvalidParameter, NotSupported, SyntaxFault
 from headrace.sql import statements as st
 from headrace.sql.copying_files import copy_files, names_files
@@ -121,8 +121,7 @@ def _format(node: pb.CopyStmt, parsed: ParsedStatement, start: int) -> CopyForma
         if name in given:
             raise SyntaxFault("conflicting or redundant options", position=position)
         given[name] = _value(option, bool(node.is_from), position)
-    if given.pop("freeze", False):
-        raise NotSupported("FREEZE in COPY is not supported", hint="Leave it out: rows have no hidden state to freeze.")
+    given.pop("freeze", None)  # rows have no hidden state that could be frozen: they are as it asks for
     encoding = given.pop("encoding", "utf8").lower().replace("-", "").replace("_", "")
     if encoding not in _UTF8:
         raise NotSupported("COPY in an encoding other than UTF8 is not supported")

@@ -8,6 +8,7 @@ from headrace.common.jsonb.document import SPARK_TYPE as JSONB
 from headrace.common.span import SPARK_TYPE as SPAN
 from headrace.common.time_of_day import SPARK_TYPE as TIME
 from headrace.errors import NotSupported, UndefinedObject
+from headrace.sql.catalog_types import CATALOG_TYPES, held_as
 from headrace.sql.dialect import parse_type_tokens, tokenize
 from headrace.sql.render import UNCONSTRAINED_NUMERIC
 
@@ -46,7 +47,6 @@ _SIMPLE: dict[exp.DType, str] = {
     _D.TIMESTAMPLTZ: "timestamp",
     _D.NULL: "void",
 }
-_OBJECT_IDS = {"oid": "bigint", "regclass": "string", "regtype": "string", "regproc": "string"}
 
 
 def spark_type(kind: exp.DataType) -> str:
@@ -71,10 +71,28 @@ def spark_type(kind: exp.DataType) -> str:
         return f"map<{_inner(kind, 0)},{_inner(kind, 1)}>"
     name = kind.sql(dialect="postgres").lower()
     if name in _OBJECT_IDS:
-        return _OBJECT_IDS[name]
+        return held_as(name)
     if which == _D.USERDEFINED:
         raise UndefinedObject(f'type "{name}" does not exist')
     raise NotSupported(f"the type {name} is not supported", hint="Keep it as varchar, or convert it in the query.")
+
+
+_OBJECT_IDS = ("oid", "regclass", "regtype", "regproc")
+"""Types of the system catalogs that columns of tables can be declared with."""
+
+
+def catalog_type(kind: exp.DataType) -> str | None:
+    """The type of the system catalogs' own that a parsed type is; None for any other."""
+    if kind.this == _D.ARRAY and kind.expressions and isinstance(kind.expressions[0], exp.DataType):
+        element = catalog_type(kind.expressions[0])
+        name = None if element is None else f"array<{element}>"
+    elif kind.this == _D.NAME:
+        name = "name"
+    elif kind.this == _D.USERDEFINED or isinstance(kind, exp.ObjectIdentifier):
+        name = kind.sql(dialect="postgres").lower().removeprefix("pg_catalog.").strip('"')
+    else:
+        return None
+    return name if name in CATALOG_TYPES and not name.endswith("vector") else None
 
 
 _SIZED = {_D.VARCHAR, _D.CHAR, _D.BPCHAR, _D.NCHAR, _D.NVARCHAR, _D.DECIMAL}

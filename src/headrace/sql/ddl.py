@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from sqlglot import exp
 from sqlglot.tokenizer_core import Token
 
 from headrace.common.jsonb.document import SPARK_TYPE as JSONB
+from headrace.common.lazy_dataclass import dataclass
 from headrace.common.span import SPARK_TYPE as SPAN
 from headrace.connectors.webhook.validation import SECRET
 from headrace.errors import NotSupported, StatementError, UndefinedColumn
@@ -31,6 +32,7 @@ KINDS = ("materialized view", "table", "source", "view", "sink", "index", "schem
 _COLUMN_STOPS = (
     "PRIMARY KEY", "NOT NULL", "NULL", "DEFAULT", "AS", "CHECK", "UNIQUE", "GENERATED", "REFERENCES", "CONSTRAINT", ",",
 )  # fmt: skip
+_CONSTRAINTS = (("PRIMARY", "KEY"), ("FOREIGN", "KEY"), ("UNIQUE",), ("CHECK",))
 
 
 @dataclass
@@ -155,13 +157,18 @@ def _check_body(cursor: Cursor, body: _Body) -> None:
         if names and name not in names:
             raise _at_start(cursor, f'column "{name}" named in key does not exist', "42703")
     for column in body.columns:
-        if column.name in body.primary_key and column.type in (JSONB, SPAN):
-            hint = "Give the table a key of another type: keys of this one can be equal and look different."
-            kind = pg_type_text(column.type)
-            raise NotSupported(f'a primary key of type {kind} ("{column.name}") is not supported', hint=hint)
+        if column.name in body.primary_key:
+            check_key_type(column.name, column.type)
     keyed = [st.ColumnDef(c.name, c.type, True, c.default, c.generated) if c.name in body.primary_key else c
              for c in body.columns]  # fmt: skip
     body.columns = keyed
+
+
+def check_key_type(name: str, kind: str) -> None:
+    """Raise `NotSupported` for a column of a primary key whose values can be equal and look different."""
+    if kind in (JSONB, SPAN):
+        hint = "Give the table a key of another type: keys of this one can be equal and look different."
+        raise NotSupported(f'a primary key of type {pg_type_text(kind)} ("{name}") is not supported', hint=hint)
 
 
 def _refuse_alike(cursor: Cursor, names: Sequence[str]) -> None:
@@ -395,12 +402,16 @@ def drop(cursor: Cursor) -> st.Statement:
 def alter(cursor: Cursor) -> st.Statement:
     """Read a statement after `ALTER`."""
     kind, exists = _kind(cursor), cursor.match("IF", "EXISTS")
+    if kind == "table":
+        cursor.match("ONLY")  # no table inherits from another
     name = cursor.table_name()
     target, found, action = None, {}, ""
     if cursor.match("PAUSE"):
         action = "pause"
     elif cursor.match("RESUME"):
         action = "resume"
+    elif cursor.match("REFRESH", "SCHEMA"):
+        action = "refresh schema"
     elif cursor.match("RENAME", "TO"):
         action, target = "rename", cursor.identifier()
     elif cursor.match("OWNER", "TO"):
@@ -409,6 +420,8 @@ def alter(cursor: Cursor) -> st.Statement:
         action, target = "set schema", cursor.identifier()
     elif cursor.match("SET"):
         action, found = "set", options(cursor) if cursor.is_symbol("(") else _setting(cursor)
+    elif kind == "table" and (cursor.peek("ADD", "CONSTRAINT") or any(cursor.peek("ADD", *k) for k in _CONSTRAINTS)):
+        return _add_constraint(cursor, name, exists)
     elif cursor.peek("ADD") or cursor.peek("DROP"):
         return _alter_columns(cursor, kind, name, exists)
     else:
@@ -422,6 +435,20 @@ def _setting(cursor: Cursor) -> dict[str, str]:
     if not cursor.match("TO"):
         cursor.expect("=")
     return {key: option_value(cursor)}
+
+
+def _add_constraint(cursor: Cursor, name: st.TableName, exists: bool) -> st.Statement:
+    cursor.expect("ADD")
+    if cursor.match("CONSTRAINT"):
+        cursor.identifier()
+    if not cursor.match("PRIMARY", "KEY"):
+        cursor.refuse(f"ADD {cursor.word().upper()}", "PRIMARY KEY is the only constraint that can be added.")
+    if cursor.peek("USING", "INDEX"):
+        cursor.refuse("PRIMARY KEY USING INDEX", "Name the columns: PRIMARY KEY (a, b).")
+    body = _Body()
+    _primary_key(cursor, body, cursor.names())
+    cursor.expect_end()
+    return st.AddPrimaryKey(name, body.primary_key, exists)
 
 
 def _alter_columns(cursor: Cursor, kind: str, name: st.TableName, exists: bool) -> st.Statement:

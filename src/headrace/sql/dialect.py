@@ -24,6 +24,16 @@ _PARAMETER_SIGN: Final = "\ue000"
 _UNITS = {"YEAR", "MONTH", "WEEK", "DAY", "HOUR", "MINUTE", "SECOND", "MILLISECOND", "MICROSECOND"}
 
 
+_BRACKETS: Final = (TokenType.L_BRACKET, TokenType.R_BRACKET)
+
+
+def _is_of_oids(kind: exp.DataType) -> bool:
+    """Whether a type is `oid` or one of those that show oids by name, or an array of such."""
+    return isinstance(kind, exp.ObjectIdentifier) or (
+        kind.this == exp.DType.ARRAY and len(kind.expressions) == 1 and _is_of_oids(kind.expressions[0])
+    )
+
+
 class _Fault(ParseError):
     """A parse error that remembers the token it stumbled over (None: the end of the input)."""
 
@@ -59,6 +69,12 @@ class _Parser(RisingWaveParser):
     def raise_error(self, message: str, token: object = None) -> None:
         raise _Fault(message, self._curr or None)
 
+    def _advance_any(self, ignore_reserved: bool = False) -> Token | None:
+        """Take every word after AS and after a dot for a name, as PostgreSQL does: `select`, too."""
+        named = bool(self._prev) and self._prev.token_type in (TokenType.ALIAS, TokenType.DOT)
+        word = bool(self._curr) and self._curr.token_type == TokenType.SELECT
+        return super()._advance_any(ignore_reserved or (named and word))
+
     def _parse_interval(
         self, require_interval: bool = True, parse_function_unit: bool = True
     ) -> exp.Add | exp.Interval | None:
@@ -81,6 +97,19 @@ class _Parser(RisingWaveParser):
             if time.expression.is_string and unit.rstrip("S") in _UNITS:
                 self._advance()
                 time.set("expression", exp.Interval(this=time.expression.copy(), unit=exp.var(unit)))
+        return found
+
+    def _parse_types(
+        self,
+        check_func: bool = False,
+        schema: bool = False,
+        allow_identifiers: bool = True,
+        with_collation: bool = False,
+    ) -> exp.Expr | None:
+        """Also arrays of types whose values are oids, whose names sqlglot takes for no types of anything else."""
+        found = super()._parse_types(check_func, schema, allow_identifiers, with_collation)
+        while isinstance(found, exp.DataType) and _is_of_oids(found) and self._match_pair(*_BRACKETS):
+            found = exp.DataType(this=exp.DType.ARRAY, expressions=[found], nested=True)
         return found
 
     def _parse_using_identifiers(self) -> list[exp.Expr]:

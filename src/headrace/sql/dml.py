@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
 from sqlglot import exp
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.common.zones import UTC, Zone
 from headrace.errors import NotSupported, SyntaxFault, UndefinedColumn
 from headrace.sql.binder.row_changes import QueryWanted

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from decimal import Decimal
 from typing import Final
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.common.zones import Zone, zone_at
 from headrace.errors import InvalidDatetime, InvalidParameter
 

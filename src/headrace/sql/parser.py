@@ -12,10 +12,23 @@ from sqlglot import exp
 from sqlglot.tokenizer_core import Token, TokenType
 
 from headrace.errors import NotSupported, StatementError, SyntaxFault
-from headrace.sql import connections, control, copying, cursors, ddl, grants, roles, secrets, subscriptions
+from headrace.sql import (
+    comments,
+    connections,
+    control,
+    copying,
+    cursors,
+    ddl,
+    grants,
+    not_offered,
+    roles,
+    secrets,
+    subscriptions,
+    upkeep,
+)
 from headrace.sql import statements as st
 from headrace.sql.binder.row_changes import QueryWanted
-from headrace.sql.datatypes import spark_type
+from headrace.sql.datatypes import catalog_type, spark_type
 from headrace.sql.dialect import (
     Headrace,
     parse_expression_tokens,
@@ -28,18 +41,14 @@ from headrace.sql.dml import InsertedRows, assignments_of, returning_of
 from headrace.sql.postgres import check_grammar
 from headrace.sql.query import Expression, Query
 from headrace.sql.secrets import may_hold_a_secret, unquoted
-from headrace.sql.starts import Inner, Readers, Start, nests, starts
+from headrace.sql.starts import Inner, Readers, nests, starts
 from headrace.sql.text_values import parse_text
 from headrace.sql.token_cursor import Cursor
 from headrace.sql.type_names import pg_type_text
 from headrace.sql.with_options import option_value
 
-_WITH_STARTS = (connections, control, copying, cursors, ddl, grants, roles, secrets, subscriptions)
-_REFUSED = (
-    "LOCK", "VACUUM", "ANALYZE", "COMMENT", "TRUNCATE",
-    "LISTEN", "NOTIFY", "CALL", "DO", "MERGE", "REFRESH", "REINDEX", "CLUSTER", "CHECKPOINT",
-    "SECURITY", "USE",
-)  # fmt: skip
+_WITH_STARTS = (comments, connections, control, copying, cursors, ddl, grants, roles, secrets, subscriptions,
+                upkeep)  # fmt: skip
 
 
 def parse(script: str) -> list[st.Statement]:
@@ -165,20 +174,13 @@ def _from_tree(cursor: Cursor) -> st.Statement:
     raise syntax_fault(cursor.sql, tokens[0])
 
 
-def _refuses(word: str) -> Start:
-    def read(cursor: Cursor) -> st.Statement:
-        cursor.refuse(word)
-
-    return starts(read, word, whole=True)
-
-
 _READERS = Readers(
     (
         starts(_from_tree, "SELECT", "WITH", "VALUES", "TABLE", "(", "INSERT", "UPDATE", "DELETE", whole=True),
         nests(_explain, "EXPLAIN"),
         nests(_prepare, "PREPARE"),
         *(start for module in _WITH_STARTS for start in module.STARTS),
-        *map(_refuses, _REFUSED),
+        *not_offered.REFUSALS,
     )
 )
 
@@ -257,7 +259,10 @@ def parameter_count(statement: st.Statement) -> int:
 
 
 def parameter_types(statement: st.Statement, known: Sequence[str | None] = ()) -> list[str | None]:
-    """For each `$n` its Spark type: as `known`, from a cast right around it or from `LIMIT`; else None."""
+    """For each `$n` its type: as `known`, from a cast right around it or from `LIMIT`; else None.
+
+    It is Spark's, or one of the system catalogs' own.
+    """
     tokens = tokenize(statement.text)
     count = max((n for _, _, n in _parameters(statement.text, tokens)), default=0)
     types: list[str | None] = [known[i] if i < len(known) else None for i in range(count)]
@@ -281,7 +286,8 @@ def _context_type(sql: str, tokens: Sequence[Token], at: int) -> str | None:
         return None
     for end in range(min(len(tokens), cursor.at + 8), cursor.at, -1):
         try:
-            return spark_type(parse_type_tokens(sql, tokens[cursor.at : end]))
+            kind = parse_type_tokens(sql, tokens[cursor.at : end])
+            return catalog_type(kind) or spark_type(kind)
         except StatementError:
             continue
     return None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 from importlib import import_module
 from typing import Final
@@ -18,6 +18,7 @@ from google.protobuf.message import DecodeError
 from postgast import PgQueryError, parse, scan
 from postgast import pg_query_pb2 as pb
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.errors import NotSupported, SyntaxFault
 
 _OPENS: Final = frozenset(("(", "["))
@@ -140,7 +141,10 @@ def _words(source: bytes) -> list[Word]:
     found = []
     depth = 0
     for token in scan(source.decode()).tokens:
-        kind = _KINDS[token.token]
+        kind = _KINDS.get(token.token)
+        if kind is None:  # a character of which no word is made
+            before, found_there = source[: token.start].decode(), source[token.start : token.end].decode()
+            raise SyntaxFault(f'syntax error at or near "{found_there}"', position=len(before) + 1)
         if kind in ("SQL_COMMENT", "C_COMMENT"):
             continue
         text = source[token.start : token.end].decode()

@@ -43,13 +43,29 @@ def render_text(array: pa.Array, type: str, zone: Zone = UTC) -> list[bytes | No
 
     Moments are shown as the clocks of a zone show them.
     """
+    made = _texts(array, type, zone)
+    return made if isinstance(made, list) else list(made.to_pylist())
+
+
+def column_text(array: pa.Array, type: str, zone: Zone = UTC) -> pa.Array:
+    """The same as an array of binary values."""
+    made = _texts(array, type, zone)
+    return pa.array(made, pa.binary()) if isinstance(made, list) else made
+
+
+def _texts(array: pa.Array, type: str, zone: Zone) -> pa.Array | list[bytes | None]:
+    """The texts, as an array where Arrow makes them."""
     if isinstance(array, pa.ChunkedArray):
         array = array.combine_chunks()
     if type == "timestamp":
-        return list(_timestamptz_text(array, zone).cast(pa.binary()).to_pylist())
+        return _timestamptz_text(array, zone).cast(pa.binary())
     fast = _FAST.get(type)
     if fast is not None:
-        return list(fast(array).cast(pa.binary()).to_pylist())
+        return fast(array).cast(pa.binary())
+    if type in _PLAIN_FLOATS:
+        return _float_texts(array, type).cast(pa.binary())
+    if type.startswith("decimal"):
+        return _numeric_texts(array, type).cast(pa.binary())
     render = renderer(type, zone)
     return [None if value is None else render(value).encode() for value in array.to_pylist()]
 
@@ -97,6 +113,41 @@ def _moment(micros: int) -> dt.datetime:
     return _UTC_EPOCH + dt.timedelta(microseconds=min(max(micros, _FIRST_US), _LAST_US))
 
 
+_PLAIN_FLOATS: dict[str, tuple[float, float]] = {"float": (1e-4, 1e6), "double": (1e-4, 1e10)}
+"""Absolute values, from and below, of which Arrow writes the text that PostgreSQL does."""
+
+
+def _float_texts(array: pa.Array, type: str) -> pa.Array:
+    low, high = _PLAIN_FLOATS[type]
+    values = np.asarray(pc.fill_null(array, 0.0))
+    size = np.abs(values)
+    plain = ((size >= values.dtype.type(low)) & (size < values.dtype.type(high))) | (values == 0)
+    return _but_for(array, array.cast(pa.string()), pa.array(~plain), type)
+
+
+def _numeric_texts(array: pa.Array, type: str) -> pa.Array:
+    """Arrow's texts, but for the tiny ones, to which it gives exponents."""
+    texts = array.cast(pa.string())
+    if type == UNCONSTRAINED_NUMERIC:
+        texts = pc.utf8_rtrim(pc.utf8_rtrim(texts, "0"), ".")
+    if array.type.scale <= _EXPONENT_BEYOND:
+        return texts
+    return _but_for(array, texts, pc.match_substring(texts, "E"), type)
+
+
+_EXPONENT_BEYOND = 6
+"""Digits after the point up to which Arrow writes a decimal without an exponent."""
+
+
+def _but_for(array: pa.Array, texts: pa.Array, chosen: pa.BooleanArray, type: str) -> pa.Array:
+    """Texts of a column, some of which are made one by one."""
+    chosen, render = pc.fill_null(chosen, False), renderer(type, UTC)
+    if not pc.any(chosen).as_py():
+        return texts
+    made = [None if value is None else render(value) for value in array.filter(chosen).to_pylist()]
+    return pc.replace_with_mask(texts, chosen, pa.array(made, pa.string()))
+
+
 def _as_string(array: pa.Array) -> pa.Array:
     return array.cast(pa.string())
 
@@ -132,6 +183,9 @@ def float_text(value: float, single: bool = False) -> str:
         return "Infinity" if value > 0 else "-Infinity"
     if value == 0:
         return "-0" if math.copysign(1, value) < 0 else "0"
+    if not single and 1e-4 <= abs(value) < 1e15:
+        text = repr(value)  # the shortest, too, and many times faster
+        return text[:-2] if text.endswith(".0") else text
     number = np.float32(value) if single else np.float64(value)
     mantissa, _, exponent = np.format_float_scientific(number, unique=True, trim="-").partition("e")
     power = int(exponent)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.errors import StatementError, SyntaxFault
 from headrace.sql import statements as st
 from headrace.sql.datatypes import spark_type

@@ -1,18 +1,20 @@
 """Scalar expressions that Python computes exactly as Spark does, over one row at a time.
 
 Only what is understood in full: columns, parameters and literals of plain types; arithmetic of whole numbers; strings
-that are joined; comparisons; AND, OR, NOT, IS NULL. Everything else raises `NotScalar`, and an engine computes it.
+that are joined; comparisons; AND, OR, NOT, IS NULL; the time of the statement. Everything else raises `NotScalar`, and
+an engine computes it.
 """
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final, TypeAlias
 
 from sqlglot import exp
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.common.zones import Zone
 from headrace.errors import HeadraceError, NumericOutOfRange
 from headrace.sql.datatypes import spark_type
@@ -34,6 +36,10 @@ _COMPARISONS: Final[Mapping[type[exp.Expr], Callable[[Any, Any], bool]]] = {
     exp.EQ: operator.eq, exp.NEQ: operator.ne, exp.LT: operator.lt, exp.LTE: operator.le, exp.GT: operator.gt,
     exp.GTE: operator.ge,
 }  # fmt: skip
+_TIMES: Final[Mapping[type[exp.Expr], str]] = {
+    exp.CurrentTimestamp: "timestamp", exp.Localtimestamp: "timestamp_ntz", exp.CurrentDate: "date",
+}  # fmt: skip
+"""What asks for the time of the statement, and the types of the answers."""
 
 
 class NotScalar(Exception):
@@ -52,11 +58,16 @@ class Scalar:
     parameter: int | None = None
     """The number, from 0, of a parameter whose type is open."""
     constant: bool = False
-    """Whether it is the same for all rows."""
+    """Whether it is the same for all rows, as soon as the parameters are known."""
+    of_statement: bool = False
+    """Whether it is the moment at which the statement is run."""
 
 
 class RowScope:
-    """The columns and parameters that expressions may name; parameters whose type is open get it from their context."""
+    """The columns and parameters that expressions may name; parameters whose type is open get it from their context.
+
+    Behind the parameters whoever runs an expression gives the time of the statement, an aware datetime.
+    """
 
     def __init__(
         self, columns: Mapping[str, tuple[int, str]], types: list[str | None], zone: Zone,
@@ -89,11 +100,16 @@ class RowScope:
             return self._comparison(node)
         if isinstance(node, exp.DPipe):
             return self._joined(node)
+        if type(node) in _TIMES:
+            return self._time(node)
         return self._logic(node)
 
     def compile_as(self, node: exp.Expr, kind: str) -> Run:
         """The expression as an assignment to a column of that type stores it. Raises `NotScalar`."""
-        return stored(self._settled(self.compile(node), kind), kind)
+        found = self._settled(self.compile(node), kind)
+        if found.of_statement and kind != found.kind:
+            return self._time_as(kind)
+        return stored(found, kind)
 
     def compile_constant(self, node: exp.Expr, kind: str) -> Run:
         """What is compared with a column of that type and does not depend on the row. Raises `NotScalar`.
@@ -192,6 +208,23 @@ class RowScope:
             return Scalar("boolean", lambda row, parameters: _combined(parts, row, parameters, decisive))
         raise NotScalar
 
+    def _time(self, node: exp.Expr) -> Scalar:
+        if any(node.args.values()):
+            raise NotScalar  # a precision
+        kind = _TIMES[type(node)]
+        return Scalar(kind, self._time_as(kind), of_statement=kind == "timestamp")
+
+    def _time_as(self, kind: str) -> Run:
+        """The time of the statement: the moment, or what clocks and calendars of the zone show."""
+        if kind == "timestamp":
+            return lambda _, parameters: parameters[-1]
+        if kind not in ("timestamp_ntz", "date"):
+            raise NotScalar
+        local = self._zone.local
+        if kind == "date":
+            return lambda _, parameters: local(_moment(parameters)).date()
+        return lambda _, parameters: local(_moment(parameters)).replace(tzinfo=None)
+
     # ---- types
 
     def _alike(self, node: exp.Expr) -> tuple[Scalar, Scalar]:
@@ -212,6 +245,12 @@ class RowScope:
             return Scalar(kind, found.run, None, None, True)
         value = None if found.text is None else parse_text(found.text, kind, self._zone)
         return Scalar(kind, lambda *_: value, None, None, True)
+
+
+def _moment(parameters: Values) -> datetime:
+    found = parameters[-1]
+    assert isinstance(found, datetime)
+    return found
 
 
 def stored(found: Scalar, kind: str) -> Run:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import TypeAlias
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.sql.statements import Statement
 from headrace.sql.token_cursor import Cursor
 

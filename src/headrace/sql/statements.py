@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from headrace.common.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from headrace.common.zones import Zone
@@ -336,6 +338,17 @@ class Grant(Statement, writes=True):
 
 
 @dataclass(frozen=True)
+class Comment(Statement, writes=True):
+    """`COMMENT ON kind name IS 'text'`, or `COMMENT ON COLUMN relation.column IS 'text'`; without a text, none."""
+
+    kind: str
+    """The kind of object in words, such as `materialized view`; empty for a column."""
+    name: TableName
+    column: str | None = None
+    comment: str | None = None
+
+
+@dataclass(frozen=True)
 class AlterDefaultPrivileges(Statement, writes=True):
     """`ALTER DEFAULT PRIVILEGES [FOR ROLE roles] [IN SCHEMA schemas] GRANT | REVOKE`; without roles, one's own."""
 
@@ -389,7 +402,7 @@ class Drop(Statement, writes=True):
 
 @dataclass(frozen=True)
 class AlterJob(Statement, writes=True):
-    """`ALTER kind name` with an action: `pause`, `resume`, `set`, `rename`, `set schema` or `owner`.
+    """`ALTER kind name` with an action: `pause`, `resume`, `set`, `refresh schema`, `rename`, `set schema` or `owner`.
 
     `options` belong to `set`; `target` is the new name, schema or owner.
     """
@@ -421,6 +434,15 @@ class AlterColumns(Statement, writes=True):
     def tag(self) -> str:
         """See `Statement`."""
         return f"ALTER {self.kind.upper()}"
+
+
+@dataclass(frozen=True)
+class AddPrimaryKey(Statement, writes=True, tag="ALTER TABLE"):
+    """`ALTER TABLE name ADD [CONSTRAINT any] PRIMARY KEY (columns)`."""
+
+    name: TableName
+    columns: tuple[str, ...]
+    if_exists: bool = False
 
 
 # ---- what writes rows to a table: a `verb` for errors, and a letter for each privilege on the table that it takes.
@@ -476,6 +498,15 @@ class Delete(Statement, writes=True, preparable=True, counts=True):
     where: Expression | None
     returning: Returning | None = None
     sources: str | None = None
+
+
+@dataclass(frozen=True)
+class TruncateTables(Statement, writes=True, tag="TRUNCATE TABLE"):
+    """`TRUNCATE tables`: takes all rows back."""
+
+    verb: ClassVar[str] = "truncate"
+    privileges: ClassVar[str] = Delete.privileges
+    tables: tuple[TableName, ...]
 
 
 @dataclass(frozen=True)
@@ -655,6 +686,20 @@ class Savepoint(Statement, writes=False):
     def tag(self) -> str:
         """See `Statement`."""
         return {"set": "SAVEPOINT", "release": "RELEASE", "rollback": "ROLLBACK"}[self.action]
+
+
+@dataclass(frozen=True)
+class Maintain(Statement, writes=False):
+    """`VACUUM`, `ANALYZE`, `REINDEX` or `CLUSTER`, of some relations or of all."""
+
+    verb: str
+    """The statement's first word."""
+    names: tuple[TableName, ...]
+
+    @property
+    def tag(self) -> str:
+        """See `Statement`."""
+        return self.verb
 
 
 @dataclass(frozen=True)

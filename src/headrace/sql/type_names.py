@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 
 from headrace.common.columns import split_top_level
 from headrace.common.jsonb.document import SPARK_TYPE as JSONB
+from headrace.common.lazy_dataclass import dataclass
 from headrace.common.span import SPARK_TYPE as SPAN
 from headrace.common.time_of_day import SPARK_TYPE as TIME
+from headrace.sql.catalog_types import CATALOG_TYPES, element_of
 from headrace.sql.render import UNCONSTRAINED_NUMERIC, render_text
 
 __all__ = ["PgType", "UNCONSTRAINED_NUMERIC", "pg_type", "pg_type_text", "render_text", "spark_type_of_oid", "typmod"]
@@ -68,12 +69,21 @@ _ARRAY_BY_OID = {
 }
 
 
+_HELD_BY_OID = {kind.oid: kind.held for name, kind in CATALOG_TYPES.items() if not name.endswith("vector")}
+
+
 @lru_cache(maxsize=4096)
 def pg_type(spark_type: str) -> PgType:
-    """The PostgreSQL type that stands for a Spark type. Unknown types are announced as text."""
+    """The PostgreSQL type that stands for a Spark type, or is one of the catalogs' own.
+
+    Unknown types are announced as text.
+    """
     text = spark_type.strip()
     if text in _SCALARS:
         return _SCALARS[text]
+    if text in CATALOG_TYPES:
+        found = CATALOG_TYPES[text]
+        return PgType(f"_{element_of(text)}" if text.startswith("array<") else text, found.oid, found.size)
     if text.startswith("decimal"):
         return _SCALARS["decimal"]
     if text.startswith("interval"):
@@ -109,7 +119,7 @@ def typmod(spark_type: str) -> int:
 
 def spark_type_of_oid(oid: int) -> str | None:
     """The Spark type for a parameter of PostgreSQL type `oid`; None for 0, unknown (705) and foreign types."""
-    return _BY_OID.get(oid) or _ARRAY_BY_OID.get(oid)
+    return _BY_OID.get(oid) or _ARRAY_BY_OID.get(oid) or _HELD_BY_OID.get(oid)
 
 
 def pg_type_text(spark_type: str) -> str:

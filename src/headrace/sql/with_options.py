@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.sql import statements as st
 from headrace.sql.dialect import token_text
 from headrace.sql.token_cursor import Cursor

@@ -6,12 +6,12 @@ watermark at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
 
-from headrace.state.kernels import concat, consolidate, expand_ranges, int64_values, sort_rows
+from headrace.state.kernels import concat, consolidate, expand_ranges, int64_values, remaining, sort_rows
 from headrace.state.kernels.bloom import Probe
 from headrace.state.kernels.equality import Bools, Ints
 from headrace.state.kernels.order_code import counted_units, leading
@@ -23,6 +23,8 @@ from headrace.state.watermark import alive, expired_runs, may_expire
 
 CHUNK_ROWS = 262_144
 """Rows that a scan holds in memory at a time, about."""
+PIECE_ROWS = 4_096
+"""Rows that an unsorted scan puts together at least, out of small runs."""
 LOOK_ROWS = 1024
 """Rows of each run that are looked at together for the first one that is there."""
 _MOST_QUOTA = 1 << 60
@@ -202,6 +204,25 @@ class Arrangement:
         Holds about `chunk_rows` rows of all runs in memory at a time. A single run without `__e` is passed
         through without a copy.
         """
+        return self._scanned(
+            k_from, k_to, chunk_rows, lambda parts: [consolidate(concat(parts, self._stored), self.schema)]
+        )
+
+    def scan_unsorted(
+        self, k_from: int = K_LOWEST, k_to: int | None = None, *, chunk_rows: int = CHUNK_ROWS
+    ) -> Iterator[pa.RecordBatch]:
+        """The same rows in no order; equal ones may come several times, with diffs that have to be combined.
+
+        Where no row takes another back they come as the runs have them, without being gathered.
+        """
+        return self._scanned(
+            k_from, k_to, chunk_rows, lambda parts: _gathered(remaining(parts, self.schema), self._stored)
+        )
+
+    def _scanned(
+        self, k_from: int, k_to: int | None, chunk_rows: int,
+        together: Callable[[list[pa.RecordBatch]], Iterable[pa.RecordBatch]],
+    ) -> Iterator[pa.RecordBatch]:  # fmt: skip
         runs = self._cache.get_all(self._root, [r for r in self.refs if overlaps(r, k_from, k_to)])
         whole = spans(runs, k_from, k_to)
         if len(whole) == 1 and not self._has_epochs(whole[0].run):
@@ -212,9 +233,7 @@ class Arrangement:
                 yield from filter(len, (self._alive(s.run, b) for s in part for b in s.run.slices(s.start, s.stop)))
                 continue
             rows = [self._snapshot(span.run, b) for span in part for b in span.run.slices(span.start, span.stop)]
-            batch = consolidate(concat(rows, self._stored), self.schema)
-            if batch.num_rows:
-                yield batch
+            yield from filter(len, together(rows))
 
     def lowest_key(self, k_from: int, look_rows: int = LOOK_ROWS) -> int | None:
         """The lowest `__k`, not below `k_from`, that has a row; None where there is none.
@@ -291,6 +310,17 @@ def with_epochs(run: Run, batch: pa.RecordBatch, schema: TableSchema) -> pa.Reco
         return batch
     epochs = pa.array(np.full(batch.num_rows, run.ref.epoch_lo, dtype=np.int64))
     return pa.RecordBatch.from_arrays([*batch.columns, epochs], schema=schema.arrow(with_epoch=True))
+
+
+def _gathered(batches: Iterable[pa.RecordBatch], stored: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The same rows, small batches put together."""
+    held: list[pa.RecordBatch] = []
+    for batch in batches:
+        held.append(batch)
+        if sum(map(len, held)) >= PIECE_ROWS:
+            yield concat(held, stored)
+            held = []
+    yield concat(held, stored)
 
 
 def _holds(ref: RunRef, keys: Ints) -> bool:

@@ -13,13 +13,14 @@ and number of rows within it) means the same row for ever, in any process.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.errors import InvalidParameter
 from headrace.state.arrangement import Arrangement
 from headrace.state.kernels import concat, consolidate, int64_values, rows_equal, take

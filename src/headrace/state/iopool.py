@@ -14,10 +14,11 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent import futures
 from concurrent.futures import Future
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import partial
 from typing import Any, Generic, TypeVar
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.errors import HeadraceError, StorageError
 
 T = TypeVar("T")

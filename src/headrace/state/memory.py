@@ -11,8 +11,9 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Final
+
+from headrace.common.lazy_dataclass import dataclass
 
 LEAST_SHARE_BYTES: Final = 8 << 20
 """No task is told to make do with less: below it the batches that Spark hands over would not fit."""

@@ -9,11 +9,12 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.state.arrangement import CHUNK_ROWS, with_epochs
 from headrace.state.kernels import concat, consolidate, int64_values
 from headrace.state.kernels.sizes import overflows_named

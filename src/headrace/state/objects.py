@@ -14,10 +14,10 @@ import os
 import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.errors import CorruptObject, DiskFull, ObjectMissing, StorageError
 
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)

@@ -31,7 +31,6 @@ from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
@@ -39,6 +38,7 @@ import numpy as np
 import pyarrow as pa
 from isal.isal_zlib import crc32
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.errors import CorruptObject
 from headrace.state.gather import RowAccess, batch_numbers
 from headrace.state.kernels import concat, conform, int64_values

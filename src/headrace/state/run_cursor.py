@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.state.kernels import sizes
 from headrace.state.kernels.equality import Ints
 from headrace.state.run import Point, Run

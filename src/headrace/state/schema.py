@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, Literal, get_args
 
 import pyarrow as pa
+
+from headrace.common.lazy_dataclass import dataclass
 
 K = "__k"
 """int64 sort key of every row: a hash of the key columns, or an order-preserving encoding."""

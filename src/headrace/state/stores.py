@@ -18,12 +18,13 @@ import stat
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import unquote, urlsplit
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.errors import InvalidParameter, StorageError
 from headrace.state.cache import SectionCache
 from headrace.state.iopool import IoMetrics, IoPool

@@ -7,11 +7,13 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from http import HTTPStatus
 from typing import Any, Final
 
 import h11
+
+from headrace.common.lazy_dataclass import dataclass
 
 HEAD_BYTES: Final = 16 << 10
 """A request's first line and its headers, at most."""

@@ -8,7 +8,6 @@ insert; whoever can sign one may do just this.
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 from urllib.parse import unquote
 
@@ -16,6 +15,7 @@ import pyarrow as pa
 
 from headrace.catalog.contents import TableContent
 from headrace.catalog.records import ObjectRecord
+from headrace.common.lazy_dataclass import dataclass
 from headrace.connectors.webhook.body import BodyFault, check_not_null, rows_of
 from headrace.connectors.webhook.options import by_lines, is_webhook
 from headrace.connectors.webhook.validation import SECRET, Validation

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import shutil
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,7 +17,9 @@ from deltalake import DeltaTable
 from pyiceberg.catalog import load_catalog
 
 from headrace.common.columns import Column
+from headrace.connectors.base import Admission
 from headrace.connectors.sinks import Sink, SinkPosition, open_sink
+from headrace.connectors.sources import open_source
 from kafka import Kafka
 from postgres import HOST, Postgres
 from receiver import Receiver
@@ -55,9 +58,15 @@ class Target(ABC):
         kind = {"type": "upsert", "primary_key": "id"} if self.upserts else {"type": "append-only"}
         return open_sink({**kind, **self.options()}, COLUMNS)
 
-    def deliver(self, from_epoch: int, epoch: int, rows: Iterable[pa.RecordBatch], attempt: str = "a") -> int:
+    def deliver(
+        self, from_epoch: int, epoch: int, rows: Iterable[pa.RecordBatch], attempt: str = "a", known: int = 0
+    ) -> int:
         """One attempt."""
-        return self.sink().write(SinkPosition(self.delivery, from_epoch, epoch, 0, attempt), iter(rows))
+        return self.sink().write(SinkPosition(self.delivery, from_epoch, epoch, 0, attempt, known), iter(rows))
+
+    def emptied(self) -> None:
+        """Make the target anew, as somebody would who knows nothing of the sink."""
+        raise NotImplementedError
 
 
 class PostgresTarget(Target):
@@ -72,6 +81,9 @@ class PostgresTarget(Target):
     def options(self) -> Mapping[str, str]:
         place = {"host": HOST, "port": str(self.server.port), "user": "root", "database": self.server.dbname}
         return {"connector": "postgres", **place, "table": self.table}
+
+    def emptied(self) -> None:
+        self.server.execute(f"DELETE FROM {self.table}", "DROP TABLE headrace_deliveries")
 
     def rows(self) -> Counter[Row]:
         with self.server.connect() as connection:
@@ -115,6 +127,25 @@ class FilesTarget(Target):
         return Counter((row["id"], row["v"]) for rows in found for row in rows)
 
 
+class StoreTarget(Target):
+    """A folder of an object store."""
+
+    upserts = False
+
+    def __init__(self, url: str, options: Mapping[str, str], format: str) -> None:
+        super().__init__()
+        self.url, self.store, self.format = f"{url}/{self.delivery}", dict(options), format
+
+    def options(self) -> Mapping[str, str]:
+        return {"connector": "files", "path": self.url, "format": self.format, **self.store}
+
+    def rows(self) -> Counter[Row]:
+        source = open_source({"connector": "files", "path": self.url, **self.store}, COLUMNS)
+        end = source.latest_offsets({}, Admission(), 0).offsets
+        found = [r for task in source.plan({}, end, 4) for made in source.read(task) for r in made.batch.to_pylist()]
+        return Counter((row["id"], row["v"]) for row in found)
+
+
 class IcebergTarget(Target):
     """A table of a catalog in SQLite, read back by the package."""
 
@@ -128,6 +159,10 @@ class IcebergTarget(Target):
             "warehouse.path": f"file://{self.folder}/lake", "database.name": "a.b", "table.name": "t",
             "create_table_if_not_exists": "true",
         }  # fmt: skip
+
+    def emptied(self) -> None:
+        uri, warehouse = f"sqlite:///{self.folder}/catalog.db", f"file://{self.folder}/lake"
+        load_catalog("default", type="sql", uri=uri, warehouse=warehouse).drop_table("a.b.t")
 
     def rows(self) -> Counter[Row]:
         uri, warehouse = f"sqlite:///{self.folder}/catalog.db", f"file://{self.folder}/lake"
@@ -144,6 +179,9 @@ class DeltaTarget(Target):
 
     def options(self) -> Mapping[str, str]:
         return {"connector": "deltalake", "location": self.location, "create_table_if_not_exists": "true"}
+
+    def emptied(self) -> None:
+        shutil.rmtree(self.location)
 
     def rows(self) -> Counter[Row]:
         found = DeltaTable(self.location).to_pyarrow_table().to_pylist()
@@ -164,6 +202,9 @@ class KafkaTarget(Target):
             "format": self.format, "encode": "json" if self.registry is None else "avro",
             **({} if self.registry is None else {"encode.schema.registry": self.registry.url}),
         }  # fmt: skip
+
+    def emptied(self) -> None:
+        self.server.remade(self.topic)
 
     def _read(self, value: bytes) -> Any:
         return json.loads(value) if self.registry is None else unframed(self.registry, value)

@@ -8,6 +8,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import fastavro
+
 from headrace.common.columns import Column
 from headrace.connectors.base import Source
 from headrace.connectors.sources import open_source
@@ -65,6 +67,20 @@ class FilesOrigin(Origin):
         made.rename(self.folder / f"{first:06}.json")
 
 
+class AvroOrigin(FilesOrigin):
+    """A directory of Avro's files."""
+
+    def options(self) -> Mapping[str, str]:
+        return {"connector": "files", "path": str(self.folder), "format": "avro"}
+
+    def add(self, first: int, end: int) -> None:
+        schema = {"type": "record", "name": "Row", "fields": [{"name": "n", "type": "long"}]}
+        made = self.folder / f".{first}"
+        with made.open("wb") as file:
+            fastavro.writer(file, schema, [{"n": n} for n in range(first, end)], codec="deflate", sync_interval=20)
+        made.rename(self.folder / f"{first:06}.avro")
+
+
 class ObjectsOrigin(Origin):
     """A prefix in an object store."""
 
@@ -98,6 +114,7 @@ class KafkaOrigin(Origin):
                 self._producer.produce(self.topic, json.dumps({"n": n}), str(n))
             assert self._producer.flush(60) == 0
             (self._producer.commit_transaction if counts else self._producer.abort_transaction)(60)
+        self.server.settle(self.topic)
 
 
 class LakeOrigin(Origin):

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
+import os
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +23,23 @@ from harness import (
     IcebergTarget,
     KafkaTarget,
     PostgresTarget,
+    StoreTarget,
     Target,
     changes,
 )
 
+from cloud_servers import BUCKET, KEY, azure, azurite, google
+from headrace.common.epoch import from_unix_ms
+from headrace.connectors import held_changes
+from headrace.connectors.http import ordering
 from headrace.errors import HeadraceError, SinkError
+from object_server import S3Server
 from receiver import Receiver, receiving
 from schema_registry import SchemaRegistry, schema_registry
 
 KINDS = (
-    "postgres upsert", "postgres append", "files", "kafka plain", "kafka upsert", "kafka debezium", "kafka avro",
+    "postgres upsert", "postgres append", "files", "s3 parquet", "s3 csv", "gs json", "az parquet",
+    "kafka plain", "kafka upsert", "kafka debezium", "kafka avro",
     "iceberg upsert", "iceberg append", "deltalake upsert", "deltalake append", "http upsert", "http append",
 )  # fmt: skip
 
@@ -45,11 +56,40 @@ def registry() -> Iterator[SchemaRegistry]:
         yield found
 
 
+STORES = ("s3", "gs", "az")
+
+
+@pytest.fixture
+def s3_store(s3: S3Server) -> tuple[str, dict[str, str]]:
+    return f"s3://{s3.bucket}/sinks", s3.options
+
+
+@pytest.fixture(scope="module")
+def gs_store() -> Iterator[tuple[str, dict[str, str]]]:
+    with google():
+        key = os.environ["GOOGLE_SERVICE_ACCOUNT_KEY"]
+        yield f"gs://{BUCKET}/sinks", {"gcs.credential": key, "gcs.endpoint": json.loads(key)["gcs_base_url"]}
+
+
+@pytest.fixture(scope="module")
+def az_store() -> Iterator[tuple[str, dict[str, str]]]:
+    command = azurite()
+    if command is None:
+        pytest.skip("Azurite comes from npm, which is not there")
+    with azure(command) as cloud:
+        given = dict(cloud.options)
+        yield f"az://{BUCKET}/sinks", {
+            "azure.account": given["account_name"], "azure.endpoint": given["endpoint"], "azure.secret.key": KEY,
+        }  # fmt: skip
+
+
 @pytest.fixture(params=KINDS)
 def target(request: pytest.FixtureRequest, tmp_path: Path) -> Target:
     name, _, kind = request.param.partition(" ")
     if name == "files":
         made: Target = FilesTarget(tmp_path)
+    elif name in STORES:
+        made = StoreTarget(*request.getfixturevalue(f"{name}_store"), kind)
     elif name in ("iceberg", "deltalake"):
         made = (IcebergTarget if name == "iceberg" else DeltaTarget)(tmp_path, kind == "upsert")
     elif name == "http":
@@ -135,8 +175,45 @@ def test_rows_are_replaced_and_deleted(target: Target) -> None:
     assert target.rows() == Counter([(1, "A"), (2, "again")])
 
 
+def test_an_epoch_that_does_not_fit_in_memory(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one of a large view's first delivery is, and one in which each of its rows changes."""
+    monkeypatch.setattr(held_changes, "PIECE_BYTES", 1500)
+    monkeypatch.setattr(ordering, "SORTED_BYTES", 2000)
+    texts = [str(i) for i in range(200)]
+
+    def many(weight: int, more: str = "") -> Iterator[pa.RecordBatch]:
+        for low in range(0, 200, 50):
+            yield from changes(*((i, texts[i] + more, weight) for i in range(low, low + 50)))
+
+    with pytest.raises(Broken):
+        target.deliver(0, 10, chain(many(1), broken((200, "x", 1))), "fails")
+    assert target.rows() == Counter()
+    for attempt in ("a", "b"):
+        target.deliver(0, 10, many(1), attempt)
+    wanted = Counter(enumerate(texts))
+    assert target.rows() == wanted
+    if target.upserts:
+        target.deliver(10, 20, chain(many(1, "!"), many(-1), changes((5, "5!", -1))))
+        wanted = Counter((i, text + "!") for i, text in enumerate(texts) if i != 5)
+        assert target.rows() == wanted
+        with pytest.raises(SinkError, match="does not tell the rows of the sink apart"):
+            target.deliver(20, 30, chain(many(1, "?"), many(1, "??")))
+        assert target.rows() == wanted
+
+
+def test_what_is_not_there_may_go(target: Target) -> None:
+    """An epoch that finds nothing to do at the target is delivered all the same, or none: what is said is so."""
+    if not target.upserts or isinstance(target, KafkaTarget | HttpTarget):
+        pytest.skip("what goes is told to whoever reads it")
+    now = from_unix_ms(round(time.time() * 1000))
+    target.deliver(0, now, changes((1, "a", 1)))
+    taken = target.deliver(now, now + 10, changes((7, "gone by itself", -1)))
+    target.deliver(now + 10, now + 20, changes((2, "b", 1)), known=now + 10 if taken else now)
+    assert target.rows() == Counter([(1, "a"), (2, "b")])
+
+
 def test_a_target_that_knows_more_than_the_catalog_is_told(target: Target) -> None:
-    if isinstance(target, FilesTarget | HttpTarget):
+    if isinstance(target, FilesTarget | StoreTarget | HttpTarget):
         pytest.skip("it knows epochs by name alone")
     target.deliver(0, 10, changes((1, "a", 1)))
     target.deliver(10, 20, changes((2, "b", 1)))
@@ -145,9 +222,26 @@ def test_a_target_that_knows_more_than_the_catalog_is_told(target: Target) -> No
     assert target.rows() == Counter([(1, "a"), (2, "b")])
 
 
+def test_a_target_that_is_not_what_it_was_is_told(target: Target) -> None:
+    """One that was restored from a backup, or emptied, gets nothing: what is gone there would never come."""
+    if isinstance(target, FilesTarget | StoreTarget | HttpTarget):
+        pytest.skip("it knows epochs by name alone")
+    now = from_unix_ms(round(time.time() * 1000))
+    target.deliver(0, now, changes((1, "a", 1)))
+    with pytest.raises(SinkError, match=rf"it has taken epoch {now}, and was given {now + 10} before"):
+        target.deliver(now + 20, now + 30, changes((3, "c", 1)), known=now + 10)
+    assert target.rows() == Counter([(1, "a")])
+    target.deliver(now + 20, now + 30, changes((3, "c", 1)), "put back", known=now)
+    assert target.rows() == Counter([(1, "a"), (3, "c")])
+    target.emptied()
+    target.sink().reach()
+    with pytest.raises(SinkError, match=rf"it has taken epoch 0, and was given {now + 30} before"):
+        target.deliver(now + 40, now + 50, changes((4, "d", 1)), "emptied", known=now + 30)
+    assert target.rows() == Counter()
+
+
 def _killed(target: Any, n: int) -> None:
     """Deliver, and be killed after n rows; or right after the last, with the answer lost."""
-    import os
     import signal
 
     def until() -> Iterator[pa.RecordBatch]:

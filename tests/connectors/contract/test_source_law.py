@@ -8,12 +8,12 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from origins import CdcOrigin, DatagenOrigin, FilesOrigin, KafkaOrigin, LakeOrigin, ObjectsOrigin, Origin
+from origins import AvroOrigin, CdcOrigin, DatagenOrigin, FilesOrigin, KafkaOrigin, LakeOrigin, ObjectsOrigin, Origin
 
 from headrace.connectors.base import Admission, Binding, Offsets, Source
 from lakes import DeltaLake, IcebergLake, Lake
 
-KINDS = ("datagen", "files", "objects", "kafka", "cdc", "iceberg", "deltalake")
+KINDS = ("datagen", "files", "avro", "objects", "kafka", "cdc", "iceberg", "deltalake")
 LAKES: dict[str, type[Lake]] = {"iceberg": IcebergLake, "deltalake": DeltaLake}
 _minutes = itertools.count()
 """Each binding is made a minute after the one before."""
@@ -29,7 +29,8 @@ def origin(request: pytest.FixtureRequest, tmp_path: Path) -> Origin:
         return LakeOrigin(LAKES[request.param](tmp_path))
     if request.param == "objects":
         return ObjectsOrigin(request.getfixturevalue("s3"))
-    return FilesOrigin(tmp_path) if request.param == "files" else DatagenOrigin()
+    folders = {"files": FilesOrigin, "avro": AvroOrigin}
+    return folders[request.param](tmp_path) if request.param in folders else DatagenOrigin()
 
 
 def bind(source: Source, after: Offsets | None, rows: int | None = None) -> Binding:

@@ -179,6 +179,25 @@ public class Client {
             p.executeUpdate();
             return rows(p.getGeneratedKeys(), "id");
         });
+        step("rows changed in place", "q new", () -> {
+            Statement u = c.createStatement(ResultSet.TYPE_SCROLL_INSENSITIVE, ResultSet.CONCUR_UPDATABLE);
+            ResultSet r = u.executeQuery("SELECT id, t FROM jt WHERE id = 100");
+            r.next();
+            r.updateString("t", "q");
+            r.updateRow();
+            r.moveToInsertRow();
+            r.updateInt("id", 300);
+            r.updateString("t", "new");
+            r.insertRow();
+            return rows(s.executeQuery("SELECT t FROM jt WHERE id IN (100, 300) ORDER BY id"), "t");
+        });
+        step("a row deleted in place", "q", () -> {
+            Statement u = c.createStatement(ResultSet.TYPE_SCROLL_INSENSITIVE, ResultSet.CONCUR_UPDATABLE);
+            ResultSet r = u.executeQuery("SELECT * FROM jt WHERE id = 300");
+            r.next();
+            r.deleteRow();
+            return rows(s.executeQuery("SELECT t FROM jt WHERE id IN (100, 300) ORDER BY id"), "t");
+        });
         step("copy", "1", () -> ((org.postgresql.PGConnection) c).getCopyAPI()
             .copyIn("COPY jt (id, t) FROM STDIN", new StringReader("500\tz\n")));
         step("schema and client", "public j true", () -> {

@@ -128,7 +128,7 @@ func all(conn *pgx.Conn, mode string) {
 	})
 	step(mode+" type by name", "int4 23", func() (any, error) {
 		var name string
-		var oid int64
+		var oid uint32
 		err := conn.QueryRow(ctx, "SELECT typname, oid FROM pg_catalog.pg_type WHERE oid = 'int4'::regtype::oid").Scan(&name, &oid)
 		return fmt.Sprint(name, " ", oid), err
 	})

@@ -9,18 +9,21 @@ file_listing.py  which files there are, in which order, and whether they have ch
 
 Reading:
 
-source.py   the `files` source: CSV, JSON lines and Parquet
-options.py  its options: where the files are, how they are laid out, at what pace they are replayed
-formats.py  reads a piece of a file as rows
-lines.py    where records begin and end, and how to reach a range of bytes
-infer.py    finds the columns of files that were declared without any
-replay.py   replays files in the order of their event times
+source.py      the `files` source: CSV, JSON lines, Parquet and Avro
+options.py     its options: where the files are, how they are laid out, at what pace they are replayed
+formats.py     reads a piece of a file as rows
+avro_files.py  Avro's files: their schema, their blocks, and the records in these
+lines.py       where records begin and end, and how to reach a range of bytes
+infer.py       finds the columns of files that were declared without any
+replay.py      replays files in the order of their event times
 
 Writing:
 
 out.py      rows into a file of Parquet, JSON lines or CSV
 folders.py  folders that many tasks write to, and that are there whole or not at all
 sink.py     the `files` sink: one file for each epoch that has rows
+
+epoch_files.py  where the file of an epoch goes: a directory or an object store
 
 What must hold. Files leave out only columns in which no value can be at fault (those of Parquet files stored as
 declared): a row that `on_error` drops for one reader is dropped for all. Files are bound by ranges of bytes: a whole

@@ -9,11 +9,11 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import lru_cache, partial
 from typing import Any, BinaryIO, Final, cast
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.connectors.declared import DeclaredOptions, Option
 from headrace.connectors.files.store_access import ContentMark
 from headrace.errors import InvalidParameter, OperationalError, SourceError
@@ -214,6 +214,31 @@ class Bucket:
 
         with told(f"{self._place.url}/{name}", self._kind):
             obstore.put(self._place.client, self._key(name), file)
+
+    def give(self, name: str, file: BinaryIO) -> None:
+        """Store an object unless there is one of this name, all of it or nothing, by one request."""
+        import obstore
+        from obstore import exceptions
+
+        with told(f"{self._place.url}/{name}", self._kind):
+            try:
+                obstore.put(self._place.client, self._key(name), file, mode="create", use_multipart=False)
+            except exceptions.AlreadyExistsError:
+                pass
+            except (exceptions.BaseError, OSError):
+                if not self.has(name):  # else only the answer has been lost
+                    raise
+
+    def has(self, name: str) -> bool:
+        """Whether there is such an object."""
+        import obstore
+
+        with told(f"{self._place.url}/{name}", self._kind):
+            try:
+                obstore.head(self._place.client, self._key(name))
+            except FileNotFoundError:
+                return False
+            return True
 
     def create(self, name: str, data: bytes) -> bool:
         """Store a small object, and say whether it is there and no other: an answer may have been lost."""

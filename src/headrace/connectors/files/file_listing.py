@@ -10,16 +10,19 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import IO
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.connectors.base import Offsets
 from headrace.connectors.files.store_access import LOCAL, ContentMark, FileStore
 from headrace.errors import SourceError
 
-FORMATS = ("csv", "json", "parquet")
+FORMATS = ("csv", "json", "parquet", "avro")
+BY_ROWS = ("parquet", "avro")
+"""Formats whose files are taken in by rows; text is by bytes."""
 COMPRESSED = (".gz", ".zst")
-_EXTENSIONS = {"csv": "csv", "json": "json", "jsonl": "json", "ndjson": "json", "parquet": "parquet"}
+_EXTENSIONS = {"csv": "csv", "json": "json", "jsonl": "json", "ndjson": "json", "parquet": "parquet", "avro": "avro"}
 
 
 @dataclass(frozen=True)
@@ -32,11 +35,11 @@ class FileState:
     size: int
     mtime_ns: int
     row: int = 0
-    """Rows of a Parquet file before the position; records of a text file (the header of a CSV file is one), which are
-    estimated where nobody has counted them."""
+    """Rows of a Parquet or Avro file before the position; records of a text file (the header of a CSV file is one),
+    which are estimated where nobody has counted them."""
     byte: int = 0
-    """Bytes before the position, of the uncompressed text; 0 for Parquet. Of a compressed file that was taken in
-    without being read it is the file's own size."""
+    """Bytes before the position, of the uncompressed text; 0 for Parquet and Avro. Of a compressed file that was taken
+    in without being read it is the file's own size."""
     done: bool = False
     tag: str = ""
     """See `Seen`."""

@@ -11,10 +11,11 @@ import os
 import shutil
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from pathlib import Path
 from typing import BinaryIO, Final, Protocol
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.connectors.declared import DeclaredOptions, Option
 from headrace.connectors.files.clients import STORE, URL, Bucket, scheme_of
 from headrace.connectors.files.out import COMPRESSIONS, FORMATS

@@ -5,9 +5,10 @@ from __future__ import annotations
 import csv
 import io
 import re
+import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -17,15 +18,19 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as papq
 
 from headrace.common.columns import Column, arrow_type
+from headrace.common.lazy_dataclass import dataclass
 from headrace.connectors.base import RowError
+from headrace.connectors.files.avro_files import AvroFile
 from headrace.connectors.files.file_listing import FileState, is_compressed
 from headrace.connectors.files.lines import BOM, Ends, open_text, record_chunks, records_before
-from headrace.connectors.json_in import Fault, JsonRecords, nullable_schema, one_array, rows_of
+from headrace.connectors.json_in import Fault, JsonRecords, nullable_schema, object_rows, one_array, rows_of
+from headrace.connectors.kafka.framed import as_json
 from headrace.connectors.parsed_values import cast_array, strings_to_array
 from headrace.connectors.policy import ParsedRows, sample
 from headrace.errors import SourceError
 
 _PARQUET_BATCH_ROWS = 65_536
+_AVRO_BATCH_ROWS = 8192
 
 
 @dataclass(frozen=True)
@@ -40,7 +45,7 @@ class TextOptions:
 
 @dataclass(frozen=True)
 class FilePiece:
-    """A range of one file: bytes [start, stop) of a text file (stop None: to its end), rows of a Parquet file."""
+    """A range of one file: bytes [start, stop) of text (stop None: to its end), rows of Parquet and Avro."""
 
     state: FileState
     format: str
@@ -59,6 +64,9 @@ def read_piece(
     """
     if piece.format == "parquet":
         yield from _read_parquet(piece, columns, names)
+        return
+    if piece.format == "avro":
+        yield from _read_avro(piece, columns)
         return
     parse: _Parser = rows_of if piece.format == "json" else _CsvParser(piece.state, columns, text)
     multiline = text.multiline and piece.format == "csv"
@@ -267,6 +275,40 @@ def _read_parquet(piece: FilePiece, columns: Sequence[Column], wanted: Collectio
                     positions = np.arange(position + begin, position + end, dtype=np.int64) + 1
                     yield _parsed(piece.state.path, rows, positions, faults)
                 position += batch.num_rows
+
+
+def rows_of_file(state: FileState, format: str) -> int:
+    """How many rows a file of `BY_ROWS` has. Raises `SourceError`."""
+    if format == "avro":
+        with opened_avro(state) as file:
+            return file.rows()
+    with opened_parquet(state) as parquet:
+        return int(parquet.metadata.num_rows)
+
+
+@contextmanager
+def opened_avro(state: FileState) -> Iterator[AvroFile]:
+    """The Avro file; raises `SourceError`, also at the end of the block, if it is gone, has changed or is none."""
+    with open_text(state, 0) as stream:
+        yield AvroFile(state.path, stream)
+
+
+def _read_avro(piece: FilePiece, columns: Sequence[Column]) -> Iterator[ParsedRows]:
+    """All columns of its rows: which of them can be at fault is not known before they are decoded."""
+    with opened_avro(piece.state) as file:
+        there = file.names
+        fields = {c: there[_place(piece.state, there, c.name)] for c in columns}
+        stop = sys.maxsize if piece.stop is None else piece.stop
+        for block in file.blocks(piece.start, stop):
+            if block.data is None:
+                continue
+            records = islice(file.records(block), max(piece.start - block.first, 0), None)
+            first, last = max(piece.start, block.first), min(stop, block.first + block.rows)
+            for start in range(first, last, _AVRO_BATCH_ROWS):
+                count = min(last - start, _AVRO_BATCH_ROWS)
+                made = [{c.name: as_json(r[name], c) for c, name in fields.items()} for r in islice(records, count)]
+                rows, faults = object_rows(made, columns)
+                yield _parsed(piece.state.path, rows, np.arange(start, start + len(made), dtype=np.int64) + 1, faults)
 
 
 def _is_sound(column: Column, stored: pa.DataType) -> bool:

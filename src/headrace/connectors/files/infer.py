@@ -11,9 +11,10 @@ import pyarrow.json as pajson
 
 from headrace.common.columns import Column
 from headrace.connectors.files.file_listing import FileState, format_of, list_files
-from headrace.connectors.files.formats import TextOptions, opened_parquet
+from headrace.connectors.files.formats import TextOptions, opened_avro, opened_parquet
 from headrace.connectors.files.lines import open_text, record_chunks
 from headrace.connectors.files.store_access import FileStore
+from headrace.connectors.kafka.avro import columns_of
 from headrace.errors import InvalidParameter, SourceError
 
 SAMPLE_BYTES = 16 << 20
@@ -41,7 +42,7 @@ _SIMPLE = {
 def infer_file_columns(
     store: FileStore, paths: Sequence[str], declared: str | None, text: TextOptions
 ) -> list[Column]:  # fmt: skip
-    """The columns of the first file: of a Parquet file its schema, of others the first 16 MB looked at.
+    """The columns of the first file: of a Parquet or Avro file its schema, of others the first 16 MB looked at.
 
     Raises `SourceError` if there is no file or it cannot be understood.
     """
@@ -52,6 +53,9 @@ def infer_file_columns(
     kind = format_of(files[0].path, declared)
     if kind is None:
         raise InvalidParameter(f"option format is required: {files[0].path} has none of the known extensions")
+    if kind == "avro":
+        with opened_avro(files[0]) as avro:
+            return columns_of(avro.schema)
     if kind == "parquet":
         with opened_parquet(files[0]) as file:
             schema = file.schema_arrow

@@ -12,9 +12,9 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import IO, Any, Final, cast
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.connectors.files.clients import STORE, URL, Gone, ObjectPlace, scheme_of, seen_of, told
 from headrace.connectors.files.store_access import ContentMark, hidden, in_order
 from headrace.errors import InvalidParameter, SourceError

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from headrace.common.columns import Column
+from headrace.common.lazy_dataclass import dataclass
 from headrace.connectors.declared import DeclaredOptions, Option
 from headrace.connectors.files.clients import STORE
 from headrace.connectors.files.file_listing import FORMATS

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from threading import Lock
 
 import numpy as np
@@ -18,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.common.columns import Column, arrow_schema
+from headrace.common.lazy_dataclass import dataclass
 from headrace.connectors.base import RowError
 from headrace.connectors.files.file_listing import FileState
 from headrace.connectors.files.formats import FilePiece, TextOptions, read_piece

@@ -1,4 +1,4 @@
-"""The `files` connector: CSV, JSON lines and Parquet files of a file system or of object stores (see `options.py`).
+"""The `files` connector: CSV, JSON lines, Parquet and Avro, of a file system or of object stores (see `options.py`).
 
 Text files and JSON lines may be compressed (`.gz`, `.zst`). Positions are kept in the offsets per file, see
 `FileState`; those of a replay under `@replay`.
@@ -26,6 +26,7 @@ from headrace.connectors.base import (
 )
 from headrace.connectors.files import infer
 from headrace.connectors.files.file_listing import (
+    BY_ROWS,
     FileState,
     file_states,
     format_of,
@@ -33,7 +34,7 @@ from headrace.connectors.files.file_listing import (
     list_files,
     merge_listing,
 )
-from headrace.connectors.files.formats import FilePiece, opened_parquet, read_piece
+from headrace.connectors.files.formats import FilePiece, read_piece, rows_of_file
 from headrace.connectors.files.lines import advance, align
 from headrace.connectors.files.options import SOURCE, location, replay_options
 from headrace.connectors.files.replay import ReplayRows, load_replay
@@ -43,7 +44,8 @@ from headrace.connectors.policy import ParsedRows, apply_policy
 from headrace.errors import InvalidParameter
 
 MIN_PIECE_BYTES = 64 << 10
-_PARQUET_ROW_BYTES = 64
+_ROW_BYTES = 64
+"""What a row counts of files that are taken in by rows."""
 _REPLAY_BATCH_ROWS = 65_536
 _REPLAY = "@replay"
 _WINDOW = 64
@@ -161,7 +163,8 @@ class FileSource(Source):
             return
         for entry in task["pieces"]:
             state = file_states({entry["path"]: entry["file"]}, self.store)[0]
-            unknown = self.store.remote and is_compressed(state.path)  # how long its text is: it is read to its end
+            # How long its text is: it is read to its end.
+            unknown = self.store.remote and is_compressed(state.path) and not self._by_rows(state)
             piece = FilePiece(state, self._format(state), entry["start"], None if unknown else entry["stop"])
             yield from read_piece(piece, self.columns, self.text, self.schema.names)
 
@@ -172,9 +175,8 @@ class FileSource(Source):
         return found
 
     def _advance(self, state: FileState, limit: int | None) -> tuple[FileState, int]:
-        if self._format(state) == "parquet":
-            with opened_parquet(state) as file:
-                total: int = file.metadata.num_rows
+        if self._format(state) in BY_ROWS:
+            total = rows_of_file(state, self._format(state))
             row = total if limit is None else min(total, state.row + limit)
             return replace(state, row=row, done=row == total), row - state.row
         csv = self._format(state) == "csv"
@@ -189,7 +191,10 @@ class FileSource(Source):
         return {state.path: state for state in begun}, file_states(moved, self.store)
 
     def _splittable(self, state: FileState) -> bool:
-        return not is_compressed(state.path) and not (self._format(state) == "csv" and self.text.multiline)
+        """Whether text, or Avro's blocks, can be read from the middle on without asking for all that is before."""
+        if is_compressed(state.path) or (self._format(state) == "avro" and self.store.remote):
+            return False
+        return not (self._format(state) == "csv" and self.text.multiline)
 
     def _pack(self, ranges: Sequence[tuple[FileState, FileState]], parallelism: int) -> list[ReadTask]:
         sizes = [self._weight(old, new) for old, new in ranges]
@@ -214,15 +219,19 @@ class FileSource(Source):
     def _can_cut(self, state: FileState) -> bool:
         return self._format(state) == "parquet" or self._splittable(state)
 
+    def _by_rows(self, state: FileState) -> bool:
+        return self._format(state) in BY_ROWS
+
     def _weight(self, old: FileState, new: FileState) -> int:
-        if self._format(new) == "parquet":
-            return (new.row - old.row) * _PARQUET_ROW_BYTES
+        if self._by_rows(new):
+            return (new.row - old.row) * _ROW_BYTES
         return new.byte - old.byte
 
     def _cut(self, old: FileState, new: FileState, done: int, size: int) -> int:
         """The position nearest to `done` of `size` weight units of a range."""
-        if self._format(new) == "parquet":
-            return old.row + done // _PARQUET_ROW_BYTES if done < size else new.row
+        if self._by_rows(new):
+            whole = done >= size or (done > 0 and not self._can_cut(new))
+            return new.row if whole else old.row + done // _ROW_BYTES
         if done == 0:
             return old.byte
         if done >= size or not self._splittable(new):

@@ -12,10 +12,10 @@ import os
 import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
 from typing import IO, Protocol
 from urllib.parse import unquote, urlsplit
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.errors import SourceError
 
 _RECURSIVE = "**"

@@ -8,12 +8,12 @@ import ssl
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Final
 from urllib.parse import SplitResult, urlsplit
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.errors import InvalidParameter
 
 EXCERPT_CHARS: Final = 300

@@ -9,25 +9,35 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Final
 
 import pyarrow as pa
 
 from headrace.common.columns import Column
+from headrace.common.lazy_dataclass import dataclass
 from headrace.connectors.connection_options import Connects
 from headrace.connectors.declared import DeclaredOptions, Option
+from headrace.connectors.held_changes import HeldChanges
 from headrace.connectors.http.client import Address, Client, NoAnswer, Response
-from headrace.connectors.json_out import objects, text
+from headrace.connectors.http.ordering import SortedLines
+from headrace.connectors.json_out import NotSpelled, objects, text
 from headrace.connectors.netting import taken, without
+from headrace.connectors.refusals import MOST_AT_ONCE, Refusal, RowsRefused, collects, not_spelled
 from headrace.connectors.sinks import SINK_OPTIONS, Sink, SinkPosition, key_of
 from headrace.errors import InvalidParameter, SinkError
 
+PIECE_ROWS: Final = 8192
+"""Rows that are objects of Python at once."""
 REQUEST_BYTES: Final = 1 << 20
 """Bytes of a request's rows, about: what is more goes into the next one."""
 FIRST_PAUSE_S: Final = 0.2
 LONGEST_PAUSE_S: Final = 20.0
+_UPSERT: Final = '{"op":"upsert","row":'
+_DELETE: Final = '{"op":"delete","key":'
+OF_ROWS: Final = (400, 413, 422)
+"""Answers by which a receiver refuses what a request has in it."""
 AGAIN: Final = (408, 425, 429)
 """Answers below 500 upon which a request is sent again."""
 _URL: Final = Option("url", "Where requests go: `https://host/path`, or `http://...`.", required=True, secret=True)
@@ -59,12 +69,14 @@ class HttpSink(Sink):
     """See the module."""
 
     declared = SINK
+    refuses = True
 
     def __init__(self, options: Mapping[str, str], columns: Sequence[Column]):
         super().__init__(options, columns)
         values = SINK.read(options, SINK_OPTIONS)
         self._upserts = options.get("type", "upsert") == "upsert"
         self._key = key_of(options, columns)
+        self._collects = collects(options)
         self._rows: int = values["batch.rows"]
         self._retries: int = values["retries"]
         headers = SINK.passed_on(options)
@@ -88,16 +100,46 @@ class HttpSink(Sink):
 
     def write(self, position: SinkPosition, batches: Iterator[pa.RecordBatch]) -> int:
         """See `Sink`. All of the epoch is taken in before anything leaves."""
-        found = taken(batches, len(self.columns), self._key if self._upserts else None)
-        rows = _texts(found.rows)
-        if found.keys is not None:
-            gone = without(found.keys, found.rows.select(list(self._key)))
-            rows = [b'{"op":"upsert","row":%b}' % row for row in rows]
-            rows += [b'{"op":"delete","key":%b}' % key for key in _texts(gone)]
-        with self._client.connected():
-            for request in requests(sorted(rows), self._rows):
-                self._deliver(request, f"{position.delivery}-{position.epoch}-{request.place}")
-        return found.count
+        with HeldChanges.of(batches, self.scratch, self._key if self._upserts else ()) as held:
+            try:
+                rows = SortedLines(chain.from_iterable(map(self._elements, held.pieces())), self.scratch)
+            except NotSpelled as error:
+                refused_rows = not_spelled(held, len(self.columns), MOST_AT_ONCE if self._collects else 1)
+                raise RowsRefused(self._name, refused_rows) from error
+            count = held.rows
+        refused: list[Refusal] = []
+        with rows, self._client.connected():
+            for request in requests(rows, self._rows):
+                refused += self._taken(request, f"{position.delivery}-{position.epoch}-{request.place}")
+        if refused:
+            raise RowsRefused(self._name, refused, count - len(refused))
+        return count
+
+    def _elements(self, piece: Sequence[pa.RecordBatch]) -> Iterator[bytes]:
+        """What changes of whole keys come to, as elements of a request's array."""
+        found = taken(piece, len(self.columns), self._key if self._upserts else None)
+        if found.keys is None:
+            yield from _texts(found.rows)
+            return
+        yield from (b"%b%b}" % (_UPSERT.encode(), row) for row in _texts(found.rows))
+        gone = without(found.keys, found.rows.select(list(self._key)))
+        yield from (b"%b%b}" % (_DELETE.encode(), key) for key in _texts(gone))
+
+    def _taken(self, request: RowsRequest, key: str) -> Iterator[Refusal]:
+        """Have a request taken; where refused rows go to a table, all of it but for these, which are found by halves.
+
+        A part has a key of its own: a receiver may answer a key that it knows as it did before.
+        """
+        try:
+            self._deliver(request, key)
+        except _Refused as refused:
+            if not self._collects:
+                raise
+            if len(request.rows) > 1:
+                for part in request.halves():
+                    yield from self._taken(part, f"{key.partition('+')[0]}+{part.place}.{len(part.rows)}")
+                return
+            yield _refusal(request.rows[0], self._upserts, refused.message)
 
     def _deliver(self, request: RowsRequest, key: str) -> None:
         """Send a request until it is taken. Raises `SinkError` where it is refused, or nobody takes it for long."""
@@ -111,7 +153,8 @@ class HttpSink(Sink):
             except NoAnswer as error:
                 why = str(error)
             if answer is not None and answer.status < 500 and answer.status not in AGAIN:
-                raise SinkError(
+                kind = _Refused if answer.status in OF_ROWS else SinkError
+                raise kind(
                     f"{self._name} refuses a request: {why}",
                     detail=answer.excerpt or None,
                     hint="it is not sent again before the pause of a failed sink is over: have it taken there, or "
@@ -122,8 +165,20 @@ class HttpSink(Sink):
         raise SinkError(f"{self._name} did not take a request, sent {self._retries + 1} times: {why}")
 
 
-def _texts(table: pa.Table) -> list[bytes]:
-    return [text(row) for batch in table.to_batches() for row in objects(batch)]
+class _Refused(SinkError):
+    """The receiver refuses a request for what is in it."""
+
+
+def _refusal(row: bytes, upserts: bool, why: str) -> Refusal:
+    text = row.decode()
+    if not upserts:
+        return Refusal("insert", text, why)
+    gone = text.startswith(_DELETE)
+    return Refusal("delete" if gone else "insert", text[len(_DELETE if gone else _UPSERT) : -1], why)
+
+
+def _texts(table: pa.Table) -> Iterator[bytes]:
+    return (text(row) for batch in table.to_batches(max_chunksize=PIECE_ROWS) for row in objects(batch))
 
 
 @dataclass(frozen=True)
@@ -132,21 +187,31 @@ class RowsRequest:
 
     place: int
     """Of the first row among those of the epoch."""
-    body: bytes
+    rows: tuple[bytes, ...]
+
+    @property
+    def body(self) -> bytes:
+        """What is sent."""
+        return b"[%b]" % b",".join(self.rows)
+
+    def halves(self) -> tuple[RowsRequest, RowsRequest]:
+        """The same rows in two requests."""
+        middle = len(self.rows) // 2
+        return RowsRequest(self.place, self.rows[:middle]), RowsRequest(self.place + middle, self.rows[middle:])
 
 
-def requests(rows: Sequence[bytes], most_rows: int, most_bytes: int = REQUEST_BYTES) -> Iterator[RowsRequest]:
+def requests(rows: Iterable[bytes], most_rows: int, most_bytes: int = REQUEST_BYTES) -> Iterator[RowsRequest]:
     """Rows, in this order, in requests of at most so many rows and about so many bytes."""
     held: list[bytes] = []
     size = place = 0
     for row in rows:
         if held and (len(held) == most_rows or size + len(row) > most_bytes):
-            yield RowsRequest(place, b"[%b]" % b",".join(held))
+            yield RowsRequest(place, tuple(held))
             place, held, size = place + len(held), [], 0
         held.append(row)
         size += len(row)
     if held:
-        yield RowsRequest(place, b"[%b]" % b",".join(held))
+        yield RowsRequest(place, tuple(held))
 
 
 def pause_s(attempt: int, asked_s: float | None, chance: Callable[[], float]) -> float:

@@ -14,11 +14,16 @@ Reading:
 
 source.py        the source: a partition is a split, an offset a position
 reading.py       reads ranges of offsets in Spark's workers, one consumer for each process
+bulk.py          a consumer that takes many records at once out of the client library
+packed.py        records of which values and offsets are known, side by side in one buffer
 message_rows.py  records as rows, and the columns that `INCLUDE` adds
+csv_records.py   records of CSV, a row each
 changes.py       records that are changes of a table: `FORMAT UPSERT` and `FORMAT DEBEZIUM`
 
 Writing:
 
 sink.py       the sink: an epoch is one transaction of a producer
+producing.py  the producers, one of each sink in a process, which outlives epochs
 envelopes.py  changes as records of a topic
+refused.py    which records a broker refuses for good
 """

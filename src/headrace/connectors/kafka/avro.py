@@ -19,6 +19,7 @@ from headrace.connectors import json_out
 from headrace.connectors.declared import needed_module
 from headrace.connectors.kafka.avro_columns import RecordColumns
 from headrace.connectors.kafka.framed import FRAME, Unreadable, schema_id
+from headrace.connectors.kafka.packed import PackedValues
 from headrace.connectors.kafka.registry import NoSchema, Registry, avro_schema
 from headrace.errors import NotSupported, SourceError
 
@@ -43,6 +44,8 @@ _WRITTEN: Final[Mapping[Any, Any]] = {
 _STREAM: Final = re.compile(r" from <[^>]*>")
 """How the library calls what it reads from."""
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_PLACES: Final = 256 ** np.arange(FRAME.size - 1, -1, -1, dtype=np.int64)
+"""What the bytes of a frame count in one number."""
 _NULL, _SECOND = b"\x00", b"\x02"
 """Which type of a union a value has; a length of one is written as the second."""
 
@@ -59,25 +62,26 @@ class AvroReader:
 
     def columns(self, values: Sequence[bytes], schema: pa.Schema) -> pa.RecordBatch | None:
         """The columns of records that are plain (`avro_columns`), else None. Raises `SourceError` as `record` does."""
-        if not values or min(map(len, values)) < FRAME.size:
+        packed = PackedValues.of(values)
+        if not len(packed) or int((packed.ends - packed.starts).min()) < FRAME.size:
             return None
-        frames = [value[: FRAME.size] for value in values]
+        frames = packed.octets[packed.starts[:, None] + np.arange(FRAME.size)] @ _PLACES
         parts = []
-        for frame in dict.fromkeys(frames):
-            of_it = values if frames.count(frame) == len(frames) else [v for f, v in zip(frames, values) if f == frame]
+        for frame in np.unique(frames).tolist():
+            which = frames == frame
             how = self._by_columns(frame, schema)
-            batch = None if how is None else how.batch(of_it)
+            batch = None if how is None else how.batch(packed if which.all() else packed.chosen(which))
             if batch is None:
                 return None
-            parts.append((frame, batch))
+            parts.append((np.flatnonzero(which), batch))
         if len(parts) == 1:
             return parts[0][1]
-        places = np.concatenate([[i for i, f in enumerate(frames) if f == frame] for frame, _ in parts])
+        places = np.concatenate([which for which, _ in parts])
         whole = pa.Table.from_batches([batch for _, batch in parts]).combine_chunks()
         return whole.take(np.argsort(places)).combine_chunks().to_batches()[0]
 
-    def _by_columns(self, frame: bytes, schema: pa.Schema) -> RecordColumns | None:
-        magic, number = FRAME.unpack(frame)
+    def _by_columns(self, frame: int, schema: pa.Schema) -> RecordColumns | None:
+        magic, number = divmod(frame, 1 << 32)
         key = number, schema
         if magic == 0 and key not in self._columns:
             try:

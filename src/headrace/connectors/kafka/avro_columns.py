@@ -10,13 +10,16 @@ does, since a walk never goes back.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from headrace.common.lazy_dataclass import dataclass
+from headrace.connectors.kafka.packed import PAD, PackedValues
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Numbers: TypeAlias = npt.NDArray[Any]
@@ -28,7 +31,6 @@ Rows: TypeAlias = Ints | slice
 
 FRAME: Final = 5
 """Bytes before a value: a zero, and the id of its schema."""
-_PAD: Final = 16
 _MOST_BYTES: Final = 9
 """Of a number that is decoded here: all but the largest 64-bit ones."""
 _DAYS: Final = (-719_162, 2_932_896)
@@ -52,7 +54,7 @@ class _Walk:
 
     def move(self, rows: Rows, at: Ints) -> None:
         """Go on, in some records. Raises `_NotPlain` behind the last of all bytes, where nothing can be looked at."""
-        if len(at) and int(at.max()) > len(self.octets) - _PAD:
+        if len(at) and int(at.max()) > len(self.octets) - PAD:
             raise _NotPlain
         self.at[rows] = at
 
@@ -375,14 +377,13 @@ class RecordColumns:
             return None
         return cls(readers, makers, schema)
 
-    def batch(self, values: Sequence[bytes]) -> pa.RecordBatch | None:
+    def batch(self, values: PackedValues) -> pa.RecordBatch | None:
         """The columns of records, each with its frame; None if one is not plain, or not whole."""
-        octets = np.frombuffer(b"".join([*values, bytes(_PAD)]), np.uint8)
-        ends = np.cumsum(np.fromiter(map(len, values), np.int64, len(values)))
-        walk = _Walk(octets, np.concatenate(([0], ends[:-1])) + FRAME)
+        octets = values.octets
+        walk = _Walk(octets, values.starts + FRAME)
         try:
             raws = [read(walk, slice(None)) for read in self.readers]
-            if not np.array_equal(walk.at, ends):
+            if not np.array_equal(walk.at, values.ends):
                 return None
             arrays = [
                 pa.nulls(len(values), f.type) if made is None else made[1](raws[made[0]], f.type, octets)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from operator import methodcaller
 from typing import Final, Protocol, TypeAlias
 
@@ -12,11 +11,15 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.common.columns import Column, arrow_schema
+from headrace.common.lazy_dataclass import dataclass
 from headrace.connectors.base import ReadBatch, RowError
-from headrace.connectors.json_in import FEW, json_rows, nullable_schema, object_rows
+from headrace.connectors.json_in import FEW, JsonRecords, json_rows, nullable_schema, object_rows, rows_of
 from headrace.connectors.kafka.avro import AvroReader
 from headrace.connectors.kafka.changes import DELETE, UPSERT, Fault, Row, changed, debezium, upserted
+from headrace.connectors.kafka.csv_records import csv_rows
 from headrace.connectors.kafka.framed import FramedReader, Unreadable, as_json
+from headrace.connectors.kafka.options import DELIMITER
+from headrace.connectors.kafka.packed import PackedMessages, PackedValues
 from headrace.connectors.kafka.protobuf import ProtobufReader
 from headrace.connectors.kafka.registry import MESSAGE, Registry
 from headrace.connectors.policy import ParsedRows, apply_policy, sample
@@ -81,12 +84,27 @@ def _header(key: str) -> Callable[[Message], bytes | None]:
 
 def _offsets(messages: Sequence[Message]) -> npt.NDArray[np.int64]:
     """The offsets of records of one partition, which grow."""
+    if isinstance(messages, PackedMessages):
+        return messages.offsets
     if not messages:
         return np.empty(0, np.int64)
     first, last = messages[0].offset(), messages[-1].offset()
     if last - first == len(messages) - 1:
         return np.arange(first, last + 1)
     return np.fromiter((m.offset() for m in messages), np.int64, len(messages))
+
+
+def _values(messages: Sequence[Message]) -> Sequence[bytes | None]:
+    return messages.values if isinstance(messages, PackedMessages) else [*map(_VALUE, messages)]
+
+
+def _plain_values(messages: Sequence[Message]) -> Sequence[bytes]:
+    """None where one has no value."""
+    values = _values(messages)
+    if isinstance(values, PackedValues):
+        return values
+    found = [value for value in values if value is not None]
+    return found if len(found) == len(values) else []
 
 
 Decoded: TypeAlias = tuple[Sequence[Message], pa.RecordBatch, list[Fault], list[str]]
@@ -113,6 +131,8 @@ class RecordShape:
     parts: tuple[Part, ...]
     operation: str | None
     """The column that says what a record does to its key."""
+    delimiter: str = ","
+    """Of CSV."""
     framed: FramedReader | None = None
     """What decodes records that name their schema."""
 
@@ -126,8 +146,18 @@ class RecordShape:
         own = [c for c in columns if c.name not in by_name]
         if encode == "bytes" and ([c.type for c in own] != ["binary"] or format != "plain"):
             raise NotSupported("ENCODE BYTES into any columns but one of type bytea, with FORMAT PLAIN")
+        if encode == "csv" and format != "plain":
+            raise NotSupported(f"ENCODE CSV with FORMAT {format.upper()}", hint="FORMAT PLAIN ENCODE CSV")
+        delimiter = options.get(DELIMITER, ",").replace("\\t", "\t")
+        if len(delimiter) != 1 or delimiter in '"\r\n' or not delimiter.isascii():
+            raise InvalidParameter(f"option delimiter must be one character, not {delimiter!r}")
         framed = _READERS[encode](options) if encode in _READERS else None
-        return cls(topic, format, encode, tuple(columns), parts, options.get(_PREFIX + OPERATION), framed)
+        return cls(topic, format, encode, tuple(columns), parts, options.get(_PREFIX + OPERATION), delimiter, framed)
+
+    @property
+    def bare(self) -> bool:
+        """Whether values and offsets are all that it takes of records."""
+        return self.format == "plain" and all(column.name == self.operation for column, _ in self.parts)
 
     def rows(self, messages: Sequence[Message], partition: int, on_error: str) -> ReadBatch:
         """The rows of records of one partition. Raises `SourceError` as `on_error` says."""
@@ -153,15 +183,21 @@ class RecordShape:
     def _decoded(self, messages: Sequence[Message], own: Sequence[Column]) -> Decoded:
         """The records that are rows, their values, what is wrong with these, and what each does to its key."""
         if self.encode == "bytes":
-            array = pa.array([m.value() for m in messages], pa.binary())
+            array = pa.array([*_values(messages)], pa.binary())
             batch = pa.RecordBatch.from_arrays([array], names=[own[0].name])
             return messages, batch, [], [UPSERT] * len(messages)
+        if self.encode == "csv":
+            batch, faults = csv_rows([*_values(messages)], own, self.delimiter)
+            return messages, batch, faults, [UPSERT] * len(messages)
         if self.framed is not None:
             return self._from_framed(self.framed, messages, own)
         if self.format != "debezium":
-            values = [*map(_VALUE, messages)]
+            values = _values(messages)
             if self.format == "plain":
-                batch, faults = json_rows(values if all(values) else [value or b"{}" for value in values], own)
+                if isinstance(values, PackedValues):
+                    batch, faults = rows_of(JsonRecords(values.data, values.starts, values.ends + 1), own)
+                    return messages, batch, faults, [UPSERT] * len(messages)
+                batch, faults = json_rows([value or b"{}" for value in values], own)
                 if None in values:
                     faults += [(i, None, "", _NO_VALUE) for i, value in enumerate(values) if value is None]
                 return messages, batch, faults, [UPSERT] * len(messages)
@@ -179,8 +215,8 @@ class RecordShape:
 
         Many are decoded at once where they are plain, else halves of them, few one by one.
         """
-        values = [*map(_VALUE, messages)] if self.format != "debezium" else []
-        if values and None not in values:
+        values = _plain_values(messages) if self.format != "debezium" else []
+        if values:
             batch = reader.columns(values, nullable_schema(own))
             if batch is not None:
                 return messages, batch, [], [UPSERT] * len(messages)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from headrace.connectors.connection_options import Connects
 from headrace.connectors.declared import DeclaredOptions, Option, needed_module
@@ -13,6 +13,7 @@ from headrace.connectors.kafka.registry import MESSAGE
 from headrace.connectors.kafka.registry import OPTIONS as REGISTRY_OPTIONS
 from headrace.errors import HeadraceError, InvalidParameter
 
+DELIMITER = "encode.delimiter"
 ANSWER_S = 10.0
 """How long a broker has for an answer."""
 PAUSE_S = 0.2
@@ -30,13 +31,18 @@ SOURCE = DeclaredOptions(
         *_BROKER,
         Option("format", "Of records: `FORMAT PLAIN`, `UPSERT` or `DEBEZIUM`.", default="plain",
                choices=("plain", "upsert", "debezium")),
-        Option("encode", "Of values, and of keys that are read: `ENCODE JSON`, `AVRO`, `PROTOBUF` or `BYTES`.",
-               default="json", choices=("json", "avro", "protobuf", "bytes")),
+        Option("encode", "Of values, and of keys that are read: `ENCODE JSON`, `AVRO`, `PROTOBUF`, `CSV` or `BYTES`.",
+               default="json", choices=("json", "avro", "protobuf", "csv", "bytes")),
         *REGISTRY_OPTIONS,
         Option(MESSAGE, "Of `ENCODE PROTOBUF (message = ...)`: what every record is; without it each names its own."),
+        Option(DELIMITER, "Of `ENCODE CSV (delimiter = ...)`: one character, or `\\t`.", default=","),
+        Option("encode.without_header", "Of `ENCODE CSV`: a record is a row, and none names columns.", default="true",
+               choices=("true",)),
         Option("scan.startup.mode", "Where a partition begins that is there when the source is first read.",
                default=EARLIEST, choices=(EARLIEST, LATEST, TIMESTAMP, OFFSETS)),
         Option("scan.startup.timestamp.millis", "Of the mode `timestamp`: milliseconds since 1970.", "number"),
+        Option("group.id", "A consumer group without members: its committed offsets show Kafka's tools what all views "
+               "have taken in. The role needs the right to read it. Nothing is read by them, and they stay."),
         Option("scan.startup.offsets", "Of the mode `offsets`, such as `0:1200,1:1350`; others begin at their start."),
     ),
     "properties.", _PROPERTIES, secret_prefix=True,
@@ -67,7 +73,8 @@ _TUNING = {
 _PASSED = _TUNING | {
     "bootstrap.servers", "client.dns.lookup", "security.protocol", "sasl.mechanisms", "sasl.username", "sasl.password",
     "sasl.oauthbearer.method", "sasl.oauthbearer.client.id", "sasl.oauthbearer.client.secret", "sasl.oauthbearer.scope",
-    "sasl.oauthbearer.extensions", "sasl.oauthbearer.token.endpoint.url", "enable.ssl.certificate.verification",
+    "sasl.oauthbearer.extensions", "sasl.oauthbearer.token.endpoint.url", "https.ca.location", "https.ca.pem",
+    "enable.ssl.certificate.verification",
     "ssl.endpoint.identification.algorithm", "ssl.ca.location", "ssl.ca.pem", "ssl.certificate.location",
     "ssl.certificate.pem", "ssl.key.location", "ssl.key.pem", "ssl.key.password", "ssl.keystore.location",
     "ssl.keystore.password", "ssl.crl.location", "ssl.cipher.suites", "ssl.curves.list", "ssl.sigalgs.list",
@@ -77,6 +84,7 @@ _PASSED_PREFIXES = (
     "batch.", "queue.buffering.",
 )  # fmt: skip
 """What a user can set. Others may load libraries, run commands (as `sasl.kerberos.*` does) or take Python's objects."""
+_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 _SPELLINGS = {"bootstrap.server": "bootstrap.servers", "sasl.mechanism": "sasl.mechanisms"}
 
 T = TypeVar("T")
@@ -96,7 +104,25 @@ def properties(declared: DeclaredOptions, options: Mapping[str, str]) -> dict[st
             raise InvalidParameter(
                 f"option properties.{name} cannot be set: it is none of those that only say where and how to connect"
             )
+    _check_mechanism(found)
     return {"client.id": "headrace", "log_level": 0, "socket.timeout.ms": round(ANSWER_S * 1000), **found}
+
+
+def _check_mechanism(found: Mapping[str, str]) -> None:
+    """Raise `InvalidParameter` for a way to log in that cannot be had."""
+    if not found.get("security.protocol", "").lower().startswith("sasl_"):
+        return
+    mechanism = found.get("sasl.mechanisms", "GSSAPI").upper()
+    if mechanism not in _MECHANISMS:
+        raise InvalidParameter(
+            f"properties.sasl.mechanism {mechanism} cannot be had: the client is not built with it",
+            hint=f"one of {', '.join(_MECHANISMS)}",
+        )
+    if mechanism == "OAUTHBEARER" and found.get("sasl.oauthbearer.method", "").lower() != "oidc":
+        raise InvalidParameter(
+            "properties.sasl.mechanism OAUTHBEARER needs properties.sasl.oauthbearer.method = 'oidc'",
+            hint="with sasl.oauthbearer.token.endpoint.url, client.id and client.secret: where tokens are, for whom",
+        )
 
 
 _SERVERS = DeclaredOptions((), "properties.", _PROPERTIES, secret_prefix=True)
@@ -108,7 +134,49 @@ CONNECTION = Connects(
 )
 
 
-def asked(what: str, error: type[HeadraceError], call: Callable[[], T]) -> T:
+class ClientError(Protocol):
+    """An error of the client."""
+
+    def code(self) -> int: ...
+    def str(self) -> str: ...
+
+
+class Heard:
+    """What a client has said of why it gets nowhere: its `error_cb`. It knows no client, which would not end then."""
+
+    def __init__(self) -> None:
+        self.newest = ""
+
+    def __call__(self, error: ClientError) -> None:
+        """Note what the client says."""
+        kafka = needed_module("confluent_kafka", "kafka")
+        if error.code() != kafka.KafkaError._ALL_BROKERS_DOWN:
+            self.newest = error.str()
+
+
+class Complaints:
+    """What a client says of why it gets nowhere: its answers only say that time is up, or that nobody answers.
+
+    The client is made with `heard` as its `error_cb`.
+    """
+
+    def __init__(self) -> None:
+        self.heard = Heard()
+        self._serve: Callable[[float], object] | None = None
+
+    def of(self, client: T) -> T:
+        """The client itself, which is asked for them from now on."""
+        self._serve = client.poll  # type: ignore[attr-defined]
+        return client
+
+    def told(self) -> str:
+        """The newest, for an error's detail; nothing where there is none."""
+        if self._serve is not None:
+            self._serve(0.0)
+        return self.heard.newest
+
+
+def asked(what: str, error: type[HeadraceError], call: Callable[[], T], complaints: Complaints | None = None) -> T:
     """What a call of the client returns; its errors as `error`, those of its configuration as `InvalidParameter`."""
     kafka = needed_module("confluent_kafka", "kafka")
     until_s = time.monotonic() + ANSWER_S
@@ -118,7 +186,7 @@ def asked(what: str, error: type[HeadraceError], call: Callable[[], T]) -> T:
         except kafka.KafkaException as failure:
             found = failure.args[0] if failure.args else failure
             if not _passes(kafka, found) or time.monotonic() > until_s:
-                raise _told(kafka, what, error, found) from failure
+                raise _told(kafka, what, error, found, complaints) from failure
             time.sleep(PAUSE_S)
 
 
@@ -139,7 +207,13 @@ def _passes(kafka: Any, found: Any) -> bool:
     return isinstance(found, error) and found.code() in passing
 
 
-def _told(kafka: Any, what: str, error: type[HeadraceError], found: Any) -> HeadraceError:
-    if isinstance(found, kafka.KafkaError) and found.code() == kafka.KafkaError._INVALID_ARG:
+def _told(
+    kafka: Any, what: str, error: type[HeadraceError], found: Any, complaints: Complaints | None = None
+) -> HeadraceError:
+    if not isinstance(found, kafka.KafkaError):
+        return error(f"{what}: {found}")
+    if found.code() == kafka.KafkaError._INVALID_ARG:
         return InvalidParameter(f"{what}: {found.str()}", hint="see librdkafka's CONFIGURATION.md")
-    return error(f"{what}: {found.str() if isinstance(found, kafka.KafkaError) else found}")
+    unreached = (kafka.KafkaError._TIMED_OUT, kafka.KafkaError._TRANSPORT, kafka.KafkaError._ALL_BROKERS_DOWN)
+    why = complaints.told() if complaints is not None and found.code() in unreached else ""
+    return error(f"{what}: {why or found.str()}")

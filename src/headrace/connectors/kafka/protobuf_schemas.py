@@ -9,11 +9,11 @@ import subprocess
 import sys
 from base64 import b64decode
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from typing import Any, Final, TypeAlias
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.connectors.declared import needed_module
 from headrace.connectors.kafka.framed import Unreadable
 from headrace.connectors.kafka.registry import NoSchema, Reference, Registered, Registry

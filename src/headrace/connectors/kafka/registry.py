@@ -7,11 +7,11 @@ import json
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
-from dataclasses import dataclass
 from http.client import HTTPException
 from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.connectors.declared import Option
 from headrace.errors import InvalidParameter, NotSupported, OperationalError, SourceError
 
@@ -130,6 +130,8 @@ def check_encode(options: Mapping[str, str], encode: str) -> None:
     for name in options:
         if name.startswith(REGISTRY) and encode not in ("avro", "protobuf"):
             raise InvalidParameter(f"option {name.removeprefix('encode.')} is for ENCODE AVRO and PROTOBUF")
+        if name in ("encode.delimiter", "encode.without_header") and encode != "csv":
+            raise InvalidParameter(f"option {name.removeprefix('encode.')} is for ENCODE CSV")
         if name == MESSAGE and encode != "protobuf":
             raise InvalidParameter("option message is for ENCODE PROTOBUF")
 

@@ -10,8 +10,8 @@ A binding names the topic by its id: one that was deleted and made again under i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 from headrace.common.columns import Column
 from headrace.connectors.base import (
@@ -33,6 +33,7 @@ from headrace.connectors.kafka.options import (
     OFFSETS,
     SOURCE,
     TIMESTAMP,
+    Complaints,
     asked,
     properties,
 )
@@ -42,6 +43,7 @@ from headrace.connectors.kafka.registry import MESSAGE, NoSchema, Registry, avro
 from headrace.connectors.option_reader import COMMON_OPTIONS, OptionReader, without_included
 from headrace.errors import InvalidParameter, SourceError
 
+T = TypeVar("T")
 TOPIC = "topic"
 """Beside the partitions, in offsets: the id of the topic."""
 
@@ -50,6 +52,7 @@ class KafkaSource(Source):
     """See the module."""
 
     feeds = True
+    holds = True  # its readers' offsets, as those of a consumer group
 
     declared = SOURCE
 
@@ -58,7 +61,7 @@ class KafkaSource(Source):
         """Bytes are one column, those of Avro and Protobuf are in the registry; nobody knows those of JSON."""
         if options.get("encode") == "bytes":
             return [Column("data", "binary")]
-        if options.get("encode") in ("avro", "protobuf"):
+        if cls.refreshes(options):
             subject = f"{OptionReader(options).required('topic')}-value"
             try:
                 if options["encode"] == "protobuf":
@@ -69,13 +72,23 @@ class KafkaSource(Source):
                 raise InvalidParameter(f"the schema registry has no subject {subject}", hint=hint) from error
             return columns_of(row_of_change(schema) if options.get("format") == "debezium" else schema)
         raise InvalidParameter(
-            "a kafka source of JSON needs its columns", hint="declare them: CREATE SOURCE s (a int, ...)"
+            "a kafka source of JSON or CSV needs its columns", hint="declare them: CREATE SOURCE s (a int, ...)"
         )
+
+    @classmethod
+    def refreshes(cls, options: Mapping[str, str]) -> bool:
+        """See `Source`: the registry has the schemas of Avro and Protobuf."""
+        return options.get("encode") in ("avro", "protobuf")
 
     @classmethod
     def added_columns(cls, options: Mapping[str, str]) -> list[Column]:
         """Those of `INCLUDE`."""
         return [column for column, _ in included(options)]
+
+    @classmethod
+    def of_splits(cls, offsets: Offsets) -> Offsets:
+        """See `Source`: partitions, each with where it began and where it is now."""
+        return {name: position for name, position in offsets.items() if name != TOPIC}
 
     def __init__(self, options: Mapping[str, str], columns: Sequence[Column]):
         super().__init__(options, columns)
@@ -94,7 +107,11 @@ class KafkaSource(Source):
         check_encode(options, values["encode"])
         self._shape = RecordShape.of(self._topic, values["format"], values["encode"], columns, options)
         self._by_key = {"include.operation", "include.position"} <= set(options)  # as a table by key asks for them
+        self._group: str | None = values["group.id"]
+        self._told: Offsets = {}
+        """What has been committed for the group."""
         self._admin: Any = None
+        self._complaints = Complaints()
 
     # ---- binding, in the server
 
@@ -127,8 +144,23 @@ class KafkaSource(Source):
             self._check(p, began[p][1], earliest[p], latest[p])
         room = _shared({p: latest[p] - began[p][1] for p in partitions}, limit.rows(self._max_rows))
         offsets: Offsets = {str(p): [began[p][0], began[p][1] + room[p]] for p in partitions}
-        behind = any(began[p][1] + room[p] < latest[p] for p in partitions)
-        return Binding({TOPIC: topic, **offsets}, sum(room.values()), False, None, behind)
+        left = {str(p): latest[p] - began[p][1] - room[p] for p in partitions}
+        return Binding({TOPIC: topic, **offsets}, sum(room.values()), False, None, any(left.values()), left)
+
+    def acknowledge(self, offsets: Offsets) -> None:
+        """Commit the offsets that all readers have taken in, for a group without members: nothing is read by them."""
+        if self._group is None or offsets == self._told or TOPIC not in offsets:
+            return
+        kafka = needed_module("confluent_kafka", "kafka")
+        reached = [kafka.TopicPartition(self._topic, p, at) for p, (_, at) in _partitions(offsets).items()]
+        wanted = kafka.ConsumerGroupTopicPartitions(self._group, reached)
+        client, group = self._client(), self._group
+        asking = asked(
+            self._name, SourceError, lambda: client.alter_consumer_group_offsets([wanted], request_timeout=ANSWER_S)
+        )
+        what = f"the consumer group {group} of {self._name}"
+        self._answer(what, lambda: asking[group].result(ANSWER_S + 5))
+        self._told = offsets
 
     def _beginnings(
         self, after: Offsets, partitions: Sequence[int], earliest: Mapping[int, int], latest: Mapping[int, int]
@@ -171,8 +203,12 @@ class KafkaSource(Source):
         if self._admin is None:
             needed_module("confluent_kafka", "kafka")
             admin = needed_module("confluent_kafka.admin", "kafka")
-            self._admin = asked(self._name, SourceError, lambda: admin.AdminClient(self._config))
+            config = {**self._config, "error_cb": self._complaints.heard}
+            self._admin = self._complaints.of(asked(self._name, SourceError, lambda: admin.AdminClient(config)))
         return self._admin
+
+    def _answer(self, what: str, call: Callable[[], T]) -> T:
+        return asked(what, SourceError, call, self._complaints)
 
     @property
     def _name(self) -> str:
@@ -184,9 +220,7 @@ class KafkaSource(Source):
         names = kafka.TopicCollection([self._topic])
         client = self._client()
         asking = asked(self._name, SourceError, lambda: client.describe_topics(names, request_timeout=ANSWER_S))
-        found = asked(
-            f"topic {self._topic} of {self._name}", SourceError, lambda: asking[self._topic].result(ANSWER_S + 5)
-        )
+        found = self._answer(f"topic {self._topic} of {self._name}", lambda: asking[self._topic].result(ANSWER_S + 5))
         return str(found.topic_id), sorted(p.id for p in found.partitions)
 
     def _offsets(self, which: str | int | None, partitions: Sequence[int]) -> dict[int, int]:
@@ -203,7 +237,7 @@ class KafkaSource(Source):
             ),
         )  # fmt: skip
         what = f"the offsets of topic {self._topic}"
-        answers = asked(what, SourceError, lambda: {t.partition: f.result(ANSWER_S + 5) for t, f in asking.items()})
+        answers = self._answer(what, lambda: {t.partition: f.result(ANSWER_S + 5) for t, f in asking.items()})
         return {p: int(answer.offset) for p, answer in answers.items()}
 
     # ---- reading
@@ -218,7 +252,7 @@ class KafkaSource(Source):
 
     def read(self, task: ReadTask) -> Iterator[ReadBatch]:
         """See `Source`."""
-        reading = TopicReading(self._topic, self._config, self._name)
+        reading = TopicReading(self._topic, self._config, self._name, self._shape.bare)
         for partition, low, high in task["ranges"]:
             for records in read_range(reading, partition, low, high):
                 yield self._shape.rows(records, partition, self._on_error)

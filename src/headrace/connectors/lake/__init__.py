@@ -6,6 +6,8 @@ Sinks, where an epoch is one commit of the table, which also records its number:
 
 iceberg.py  the `iceberg` sink, and where such a table is
 delta.py    the `deltalake` sink, and where such a table is
+small_files.py  small files put together
+delta_constraints.py  which rows break the constraints of a Delta table
 
 Sources, where an offset is a snapshot of the table:
 

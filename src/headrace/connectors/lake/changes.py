@@ -8,9 +8,10 @@ written anew, rows that were marked as deleted, or by going back to an older sna
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final, TypeAlias
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.connectors.base import ReadTask
 
 Deletes: TypeAlias = list[Any]

@@ -7,15 +7,20 @@ lets a commit fail beside which another one has noted a version for the same app
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headrace.common.columns import Column, arrow_schema
 from headrace.common.identifiers import quoted_name
 from headrace.connectors import netting
 from headrace.connectors.declared import DeclaredOptions, Option, needed_module
+from headrace.connectors.held_changes import HeldChanges
+from headrace.connectors.lake.delta_constraints import breaking, constraints
+from headrace.connectors.lake.small_files import COMPACT, Table, compact_delta
 from headrace.connectors.lake.tables import CREATE, STORE, LakeSink, absent, check_columns, fitted, told
 from headrace.connectors.sinks import SinkPosition, already_delivered
 from headrace.errors import InvalidParameter
@@ -24,6 +29,7 @@ SINK: Final = DeclaredOptions(
     (
         Option("location", "Where the table is: `s3://bucket/path`, or an absolute path.", required=True),
         CREATE,
+        COMPACT,
         *STORE,
     )
 )
@@ -71,45 +77,72 @@ class DeltaSink(LakeSink):
         """See `Sink`."""
         with told(self._name):
             table = self._table()
-            if already_delivered(position, table.transaction_version(position.delivery) or 0, self._name):
+            if already_delivered(position, self._noted(position, table), self._name):
                 return 0
-        found = self._taken(batches)
-        with told(self._name):
-            if not found.is_empty:
-                self._commit(table, position, found)
-        return found.count
+        with self._held(batches) as held, told(self._name):
+            schema = self._schema(table)
+            with HeldChanges.of(self._leaving(held, schema), self.scratch) as leaving:
+                if not leaving.rows:
+                    return 0
+                self._commit(table, position, leaving)
+            if not already_delivered(position, self._noted(position, self._table()), self._name):
+                return 0  # a merge that finds nothing to do commits nothing
+            if self._compacted_from:
+                compact_delta(self._table(), self._compacted_from)
+            return held.rows
+
+    @staticmethod
+    def _noted(position: SinkPosition, table: Table) -> int:
+        """The newest epoch of a sink that a table has."""
+        return int(table.transaction_version(position.delivery) or 0)
 
     def _package(self) -> Any:
         return needed_module("deltalake", "deltalake")
 
-    def _table(self) -> Any:
+    def _table(self) -> Table:
         return self._package().DeltaTable(self._location, storage_options=self._store)
 
     @staticmethod
-    def _schema(table: Any) -> pa.Schema:
+    def _schema(table: Table) -> pa.Schema:
         return pa.schema(table.schema().to_arrow())
 
-    def _commit(self, table: Any, position: SinkPosition, found: netting.NetChanges) -> None:
+    def _leaving(self, held: HeldChanges, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """The rows that come, as the table has them, and those that go, of which there are the keys, marked so."""
+        for net in self._net(held):
+            rows = self._fitted(net.rows, schema)
+            parts = [_marked(rows, False)]
+            if net.keys is not None:
+                gone = fitted(netting.without(net.keys, net.rows.select(net.keys.column_names)), schema)
+                parts.append(_marked(gone, True))
+            whole = pa.concat_tables(parts, promote_options="default").combine_chunks()
+            yield from whole.to_batches()
+
+    def _commit(self, table: Table, position: SinkPosition, leaving: HeldChanges) -> None:
         """Commit it, together with its epoch. Who has committed that meanwhile lets it fail."""
         delta = self._package()
         properties = delta.CommitProperties(
             custom_metadata={"headrace": json.dumps({"delivery": position.delivery, "epoch": position.epoch})},
             app_transactions=[delta.Transaction(position.delivery, position.epoch, None)],
         )
-        rows = fitted(found.rows, self._schema(table), self._name)
-        if found.keys is None:
-            delta.write_deltalake(table, rows, mode="append", commit_properties=properties)
-            return
-        self._merge(table, rows, found.keys, properties)
+        try:
+            if not self._upserts or not table.file_uris():
+                delta.write_deltalake(table, _coming(leaving), mode="append", commit_properties=properties)
+            else:
+                self._merge(table, leaving, properties)
+        except delta.exceptions.DeltaError:
+            if constraints(table):
+                self._tell_refused(table, leaving)
+            raise
 
-    def _merge(self, table: Any, rows: pa.Table, keys: pa.Table, properties: Any) -> None:
-        gone = netting.without(keys, rows.select(keys.column_names))
-        gone = fitted(gone, self._schema(table), self._name)
-        source = pa.concat_tables(
-            [part.append_column(_GONE, pa.array([mark] * part.num_rows, pa.bool_()))
-             for part, mark in ((rows, False), (gone, True))], promote_options="default",
-        )  # fmt: skip
-        values = {quoted_name(name): f"s.{quoted_name(name)}" for name in rows.column_names}
+    def _tell_refused(self, table: Table, leaving: HeldChanges) -> None:
+        """Raise `RowsRefused` for rows that break constraints of the table, if there are any."""
+        for batch in _coming(leaving):
+            rows = pa.Table.from_batches([batch])
+            self._refuse(rows, dict(breaking(table, rows, self._most_refused)))
+
+    def _merge(self, table: Table, leaving: HeldChanges, properties: Any) -> None:
+        source = _stream(leaving)
+        values = {quoted_name(c.name): f"s.{quoted_name(c.name)}" for c in self.columns}
         merger = table.merge(
             source, " AND ".join(f"t.{quoted_name(k)} = s.{quoted_name(k)}" for k in self._key), source_alias="s",
             target_alias="t", commit_properties=properties,
@@ -120,3 +153,19 @@ class DeltaSink(LakeSink):
             .when_not_matched_insert(updates=values, predicate=f"NOT s.{_GONE}")
             .execute()
         )
+
+
+def _marked(rows: pa.Table, gone: bool) -> pa.Table:
+    return rows.append_column(_GONE, pa.array([gone] * rows.num_rows, pa.bool_()))
+
+
+def _stream(batches: Iterable[pa.RecordBatch]) -> pa.RecordBatchReader:
+    """Batches, of which there is at least one, as a stream."""
+    coming = iter(batches)
+    first = next(coming)
+    return pa.RecordBatchReader.from_batches(first.schema, chain([first], coming))
+
+
+def _coming(leaving: HeldChanges) -> pa.RecordBatchReader:
+    """The rows that come, of those that leave."""
+    return _stream(batch.filter(pc.invert(batch.column(_GONE))).drop_columns([_GONE]) for batch in leaving)

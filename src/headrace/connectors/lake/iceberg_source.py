@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
@@ -17,6 +16,7 @@ import pyarrow.parquet as papq
 
 from headrace.common.columns import Column, arrow_type
 from headrace.common.last_used import LastUsed
+from headrace.common.lazy_dataclass import dataclass
 from headrace.connectors.base import ReadTask
 from headrace.connectors.declared import DeclaredOptions, Option, needed_module
 from headrace.connectors.lake.changes import Commit, Content, LakeFile

@@ -11,7 +11,6 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, ClassVar, Final, Self
 
@@ -19,6 +18,7 @@ import pyarrow as pa
 
 from headrace.common.columns import Column, arrow_type
 from headrace.common.last_used import LastUsed
+from headrace.common.lazy_dataclass import dataclass
 from headrace.connectors.base import (
     Admission,
     Binding,

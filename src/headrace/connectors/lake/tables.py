@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import ClassVar, Final
 
+import numpy as np
 import pyarrow as pa
 
 from headrace.common.columns import Column, arrow_type
 from headrace.connectors.connection_options import Connects
 from headrace.connectors.declared import DeclaredOptions, Option
+from headrace.connectors.held_changes import HeldChanges
+from headrace.connectors.lake.small_files import COMPACT, least_files
 from headrace.connectors.netting import NetChanges, taken
+from headrace.connectors.refusals import MOST_AT_ONCE, Refusal, RowsRefused, collects, texts
 from headrace.connectors.sinks import SINK_OPTIONS, Sink, key_of
 from headrace.errors import HeadraceError, InvalidParameter, NotSupported, SinkError
 
@@ -33,6 +37,9 @@ class LakeSink(Sink):
     """What the sinks into tables of any format have in common."""
 
     declared: ClassVar[DeclaredOptions]
+    refuses = True
+    _name: str
+    """The table, for people."""
 
     def __init__(self, options: Mapping[str, str], columns: Sequence[Column]):
         super().__init__(options, columns)
@@ -40,11 +47,38 @@ class LakeSink(Sink):
         self._creates: bool = self._values[CREATE.name]
         self._upserts = options.get("type", "upsert") == "upsert"
         self._key = key_of(options, columns)
+        self._compacted_from = least_files(self._values[COMPACT.name])
+        self._most_refused = MOST_AT_ONCE if collects(options) else 1
         check_key(columns, self._key)
 
-    def _taken(self, batches: Iterator[pa.RecordBatch]) -> NetChanges:
-        """What an epoch comes to."""
-        return taken(batches, len(self.columns), self._key if self._upserts else None)
+    def _held(self, batches: Iterable[pa.RecordBatch]) -> HeldChanges:
+        """The changes of an epoch, all of a key in one piece."""
+        return HeldChanges.of(batches, self.scratch, self._key if self._upserts else ())
+
+    def _net(self, held: HeldChanges) -> Iterator[NetChanges]:
+        """What an epoch comes to, piece by piece; none of them is empty."""
+        for piece in held.pieces():
+            found = taken(piece, len(self.columns), self._key if self._upserts else None)
+            if not found.is_empty:
+                yield found
+
+    def _fitted(self, rows: pa.Table, table: pa.Schema) -> pa.Table:
+        """Rows with the types of a table's columns. Raises `RowsRefused` for a NULL where the table takes none."""
+        places: dict[int, str] = {}
+        for column in rows.column_names:
+            if not table.field(column).nullable:
+                for place in np.flatnonzero(rows.column(column).is_null())[: self._most_refused]:
+                    places[int(place)] = f'it has no value for the column "{column}", which the table needs'
+        self._refuse(rows, places)
+        return fitted(rows, table)
+
+    def _refuse(self, rows: pa.Table, places: Mapping[int, str]) -> None:
+        """Raise `RowsRefused` for rows by place, with the reasons, if there are any."""
+        if places:
+            some = sorted(places)[: self._most_refused]
+            (batch,) = rows.take(pa.array(some)).combine_chunks().to_batches()
+            told = zip(texts(batch), some, strict=True)
+            raise RowsRefused(self._name, [Refusal("insert", row, places[place]) for row, place in told])
 
 
 def absent(name: str) -> InvalidParameter:
@@ -57,7 +91,7 @@ def told(name: str) -> Iterator[None]:
     """What the table's package, and all that it uses, raise inside the block as errors of the sink."""
     try:
         yield
-    except (HeadraceError, AssertionError):
+    except (HeadraceError, RowsRefused, AssertionError):
         raise
     except Exception as error:
         raise SinkError(f"{name}: {type(error).__name__}: {error}") from error
@@ -127,11 +161,8 @@ def _is_list(kind: pa.DataType) -> bool:
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
 
 
-def fitted(rows: pa.Table, table: pa.Schema, name: str) -> pa.Table:
-    """Rows with the types of a table's columns. Raises `SinkError` for a NULL where the table takes none."""
+def fitted(rows: pa.Table, table: pa.Schema) -> pa.Table:
+    """Rows with the types of a table's columns."""
     fields = [table.field(column) for column in rows.column_names]
-    for field, column in zip(fields, rows.columns):
-        if not field.nullable and column.null_count:
-            raise SinkError(f'a row has no value for the column "{field.name}", which the table {name} needs')
     arrays = [column.cast(field.type) for field, column in zip(fields, rows.columns)]
     return pa.Table.from_arrays(arrays, schema=pa.schema(fields))

@@ -5,23 +5,26 @@ PostgreSQL's log, whole. They are peeked at through a replication slot, as often
 only when the one reader has durably taken them in. So the slot holds what may have to be read again.
 
 Content and changes need not fit together seamlessly: a change that the content has already says again what is there,
-and every change of a row outranks its content. What they need is that the second binding reaches beyond the moment of
-the content that has been taken in: so it is made only after that, and up to the end of the log, whatever there is.
+and every change of a row outranks its content. So tasks may read parts of the content at moments of their own. What
+they need is that the second binding reaches beyond the moments of the content that has been taken in: so it is made
+only after that, and up to the end of the log, whatever there is; until then nobody sees the table.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from headrace.common.columns import Column, arrow_schema
 from headrace.common.identifiers import quoted_name
 from headrace.connectors.base import (
+    EMPTIED,
+    PART,
     Admission,
     Binding,
     Offsets,
@@ -32,18 +35,42 @@ from headrace.connectors.base import (
     common_options,
 )
 from headrace.connectors.option_reader import COMMON_OPTIONS, OptionReader, without_included
-from headrace.connectors.parsed_values import strings_to_array
 from headrace.connectors.policy import ParsedRows, apply_policy, sample
 from headrace.connectors.postgres import slots
+from headrace.connectors.postgres.content_parts import content_tasks, part_of
 from headrace.connectors.postgres.fetching import content, declare, fetched
 from headrace.connectors.postgres.options import CDC, cdc_server, connection, with_slot
-from headrace.connectors.postgres.pgoutput import DELETE, UPSERT, Decoder, Messages, RowEvents
-from headrace.connectors.postgres.slot_sharing import CAUGHT_UP, LSN, TABLE
-from headrace.connectors.postgres.tables import check_key
+from headrace.connectors.postgres.pgoutput import (
+    DELETE,
+    UPSERT,
+    Decoder,
+    Messages,
+    RowEvents,
+    left_out,
+    truncated_tables,
+)
+from headrace.connectors.postgres.shapes import AskedShape, Stored, TableShape, shapes_of
+from headrace.connectors.postgres.slot_sharing import (
+    BLOCKS,
+    CAUGHT_UP,
+    COLUMNS,
+    FILE,
+    LSN,
+    TABLE,
+    columns_of_start,
+    since_emptied,
+)
+from headrace.connectors.postgres.tables import check_alone, check_key, columns, table_file
+from headrace.connectors.postgres.unchanged import EventColumns, Unchanged
+from headrace.connectors.postgres.value_texts import innermost, values_of
 from headrace.errors import InvalidParameter, NotSupported, SourceError
 
 QUIET_BYTES = 16 << 20
 """So much of the log without a change of the table moves the slot on, too."""
+BEHIND_CONTENT = "behind_content"
+"""In a task: the range begins before the content was read that the reader holds."""
+SINCE = "since"
+"""In a task: what comes before this place in the log does not matter any more, for the table was truncated there."""
 
 
 class PostgresCdcSource(Source):
@@ -70,6 +97,11 @@ class PostgresCdcSource(Source):
         return [Column(options["include.operation"], "string"), Column(options["include.position"], "bigint")]
 
     @classmethod
+    def whole(cls, offsets: Offsets) -> bool:
+        """Content alone is of several moments, and of later ones than other tables are bound to."""
+        return bool(offsets.get(CAUGHT_UP, True))
+
+    @classmethod
     def settled(cls, options: Mapping[str, str]) -> dict[str, str]:
         """With a slot and a publication of its own."""
         return with_slot(options)
@@ -85,9 +117,11 @@ class PostgresCdcSource(Source):
         self._operation = options.get("include.operation")
         self._own = [c for c in self.columns if c.name not in self._beside]
         self._key = [c.name for c in self._own if not c.nullable]
-        nested = next((c for c in self._own if pa.types.is_nested(self.schema.field(c.name).type)), None)
+        nested = next((c for c in self._own if pa.types.is_nested(innermost(self.schema.field(c.name).type))), None)
         if nested is not None:
-            raise NotSupported(f'the column "{nested.name}" of type {nested.type} of a postgres-cdc table')
+            raise NotSupported(
+                f'the column "{nested.name}" of type {nested.type} of a postgres-cdc table', hint="declare it as text"
+            )
         self._taken: Offsets = {}
         self._quiet: tuple[int, int] | None = None
         """What was bound and the end of the log, where nothing was found between them."""
@@ -109,6 +143,7 @@ class PostgresCdcSource(Source):
         """See `Source`: the key has to be one there, and the slot not there yet."""
         with self._connection() as c:
             self._check_key(c)
+            check_alone(c, quoted_name(self._schema_name, self._table))
             slots.check_free(
                 c, self._slot,
                 "each table needs a slot of its own, which it makes itself: leave slot.name out, or drop that",
@@ -117,12 +152,19 @@ class PostgresCdcSource(Source):
     def start_offsets(self) -> Offsets:
         """Before the table's content. Raises `SourceError` where there is no such table, or a column is missing."""
         with self._connection() as c:
-            names = {r[0] for r in c.execute(_COLUMNS, [quoted_name(self._schema_name, self._table)])}
-        if not names:
+            found = {known.name: known for known in columns(c, quoted_name(self._schema_name, self._table))}
+        if not found:
             raise SourceError(f"there is no table {self._name} in PostgreSQL, or it cannot be seen")
-        missing = next((column.name for column in self._own if column.name not in names), None)
-        if missing is not None:
-            raise SourceError(f'the table {self._name} in PostgreSQL has no column "{missing}"')
+        for column in self._own:
+            if column.name not in found:
+                raise SourceError(f'the table {self._name} in PostgreSQL has no column "{column.name}"')
+            kind = self.schema.field(column.name).type
+            problem = found[column.name].unlike(is_array=pa.types.is_list(kind), is_text=pa.types.is_string(kind))
+            if problem is not None:
+                raise SourceError(
+                    f'the column "{column.name}" of {self._name} in PostgreSQL {problem}',
+                    hint="declare it as text, as an array of the type of its elements, or leave it out",
+                )
         return {}
 
     def _check_key(self, c: Any) -> None:
@@ -165,21 +207,28 @@ class PostgresCdcSource(Source):
                 return self._begin(c)
             self._check_slot(c, after)
             oid = self._check_table(c, after.get(TABLE))
-            if not self._taken:
-                return Binding(after, 0, False)  # first its content has to be taken in
-            slots.advance(c, self._slot, self._taken[LSN])
+            shape = self._shape(c, oid, after.get(COLUMNS))
+            shape.check(after.get(COLUMNS), self._name)
+            if self._taken:
+                slots.advance(c, self._slot, self._taken[LSN])
+            if self._taken != after:
+                # First its content has to be taken in. And who reads the log needs the slot for himself, which would
+                # be looked through from its beginning again and again meanwhile.
+                return Binding(after, 0, False, added=shape.added)
             end = slots.end_of_log(c)
             if after.get(CAUGHT_UP) and self._quiet == (after[LSN], end):
-                return Binding(after, 0, False)
+                return Binding(after, 0, False, added=shape.added)
             room = limit.rows(self._max_rows) if after.get(CAUGHT_UP) else None
             asked = [self._slot, None if room else slots.lsn_text(end), room, quoted_name(self._publication)]
-            position, rows = slots.in_turn(lambda: c.execute(_REACHED, asked).fetchone())
+            position, rows, truncations = slots.in_turn(lambda: c.execute(_REACHED, asked).fetchone())
         to = end if not after.get(CAUGHT_UP) else position if rows else after[LSN]
         if not rows and end - after[LSN] > QUIET_BYTES:
             to = end
-        reached = {LSN: max(to, after[LSN]), CAUGHT_UP: True, TABLE: oid}
+        emptied = max((at for at, data in truncations or () if oid in truncated_tables(bytes.fromhex(data))), default=0)
+        more = {**columns_of_start(after), **since_emptied(after, emptied)}
+        reached = {LSN: max(to, after[LSN]), CAUGHT_UP: True, TABLE: oid, **more}
         self._quiet = None if rows else (reached[LSN], end)
-        return Binding(reached, rows, False, None, bool(room and rows >= room))
+        return Binding(reached, rows, False, None, bool(room and rows >= room), added=shape.added)
 
     def _begin(self, c: Any) -> Binding:
         if c.execute("SELECT FROM pg_publication WHERE pubname = %s", [self._publication]).fetchone() is None:
@@ -188,8 +237,13 @@ class PostgresCdcSource(Source):
         oid = self._check_table(c, None)
         c.execute(slots.NEW, [self._slot, self._slot])
         (lsn,) = c.execute(_CONFIRMED, [self._slot]).fetchone()
-        (rows,) = c.execute(_ESTIMATE, [quoted_name(self._schema_name, self._table)]).fetchone()
-        return Binding({LSN: int(lsn), CAUGHT_UP: False, TABLE: oid}, max(int(rows), 1), False)
+        file = table_file(c, quoted_name(self._schema_name, self._table))
+        began = {COLUMNS: self._shape(c, oid, None).stored, BLOCKS: file.blocks, FILE: file.node}
+        at = {LSN: int(lsn), CAUGHT_UP: False, TABLE: oid, **began}
+        return Binding(at, file.rows, False)
+
+    def _shape(self, c: Any, oid: int, began: Stored | None) -> TableShape:
+        return shapes_of(c, {0: AskedShape(oid, [column.name for column in self._own], began)})[0]
 
     def _check_slot(self, c: Any, after: Offsets) -> None:
         found = c.execute(slots.FOUND, [self._slot]).fetchone()
@@ -210,61 +264,118 @@ class PostgresCdcSource(Source):
     # ---- reading
 
     def plan(self, from_: Offsets, to: Offsets, parallelism: int) -> list[ReadTask]:
-        """See `Source`: a slot is read by one task."""
-        if not from_:
-            first: list[ReadTask] = [{"content": True}]
-            return first + ([{"from": 0, "to": to[LSN], TABLE: to[TABLE]}] if to[CAUGHT_UP] else [])
-        return [] if from_[LSN] == to[LSN] else [{"from": from_[LSN], "to": to[LSN], TABLE: to[TABLE]}]
+        """See `Source`: a table's content is read by several tasks, a slot by one."""
+        tasks: list[ReadTask] = [] if from_ else content_tasks(to, parallelism)
+        low = from_[LSN] if from_ else 0
+        if to[CAUGHT_UP] and low < to[LSN]:
+            since = {SINCE: to[EMPTIED]} if EMPTIED in to else {}
+            behind = {BEHIND_CONTENT: True} if from_ and not from_[CAUGHT_UP] else {}
+            seen = self._seen(to[TABLE], low, to[LSN])
+            tasks.append({"from": low, "to": to[LSN], TABLE: to[TABLE], **since, **behind, **seen})
+        if from_ and to.get(EMPTIED, 0) > from_.get(EMPTIED, 0):
+            tasks += [{EMPTIED: to[EMPTIED], PART: [i, parallelism]} for i in range(parallelism)]
+        return tasks
+
+    def _seen(self, table: int, low: int, high: int) -> ReadTask:
+        """What a task gets along of the log, if it is at hand."""
+        return {}
+
+    def gone(self, held: pa.RecordBatch, task: ReadTask) -> ReadBatch:
+        """See `Source`: a truncation deletes them all, at its place in the log."""
+        count = held.num_rows
+        made: dict[str | None, pa.Array] = {name: held.column(name) for name in self._key}
+        made |= {self._operation: pa.array([DELETE] * count, pa.string())}
+        made |= {name: pa.array([task[EMPTIED]] * count, pa.int64()) for name in self._beside - {self._operation}}
+        schema = arrow_schema([Column(c.name, c.type) for c in self.columns])
+        rows = [made[f.name].cast(f.type) if f.name in made else pa.nulls(count, f.type) for f in schema]
+        return ReadBatch(pa.RecordBatch.from_arrays(rows, schema=schema))
 
     def read(self, task: ReadTask) -> Iterator[ReadBatch]:
         """See `Source`."""
+        if not task.get("content"):
+            yield from self._changes(task)
+            return
         with self._connection() as c:
-            if task.get("content"):
-                yield from self._content(c, self._content_of(c, task))
-            else:
-                yield from self._changes(self._messages(c, task["to"]), task)
+            yield from self._content(c, self._content_of(c, task), task)
 
     def _content_of(self, c: Any, task: ReadTask) -> str:
         """The table whose content is read, quoted."""
         return quoted_name(self._schema_name, self._table)
 
-    def _content(self, c: Any, table: str) -> Iterator[ReadBatch]:
+    def _content(self, c: Any, table: str, task: ReadTask) -> Iterator[ReadBatch]:
         names = [column.name for column in self._own]
-        for columns in content(c, table, [quoted_name(name) for name in names]):
-            count = len(columns[0])
-            yield self._batch(RowEvents(np.zeros(count, bool), np.zeros(count, np.int64), dict(zip(names, columns))))
+        for texts in content(c, table, [quoted_name(name) for name in names], part_of(c, table, task)):
+            count = len(texts[0])
+            rows = RowEvents(np.zeros(count, bool), np.zeros(count, np.int64), dict(zip(names, texts)))
+            yield self._batch(rows, *self._parsed(rows))
 
-    def _changes(self, messages: Iterable[Messages], task: ReadTask) -> Iterator[ReadBatch]:
-        columns = [column.name for column in self._own]
-        decoder = Decoder(task[TABLE], self._key, columns, task["from"], task["to"])
-        for changes in decoder.changes(messages):
-            yield self._batch(changes)
+    def _changes(self, task: ReadTask) -> Iterator[ReadBatch]:
+        unchanged: Unchanged | None = None
+        for count, changes in enumerate(self._decoded(task)):
+            if unchanged is None and changes.unsaid:
+                unchanged = self._unchanged(next(iter(changes.unsaid)))
+                for earlier in islice(self._decoded(task), count):
+                    unchanged.fill(earlier, self._parsed(earlier)[0])
+            if unchanged is None:
+                yield self._batch(changes, *self._parsed(changes))
+                continue
+            for part in unchanged.parts(changes):
+                made, errors = self._parsed(part)
+                made, missing = unchanged.fill(part, made)
+                if missing and task.get(BEHIND_CONTENT):
+                    # The content was read behind this, and has no such row: it is deleted further on.
+                    part.deletes[[row for row, _ in missing]] = True
+                else:
+                    errors += [(i, self._error(part, i, name, "", _UNKNOWN)) for i, name in missing]
+                yield self._batch(part, made, errors)
 
-    def _messages(self, c: Any, high: int) -> Iterator[Messages]:
-        def begun() -> tuple[Iterator[list[list[bytes]]], list[list[bytes]] | None]:
-            c.rollback()
-            declare(c, _CHANGES, [self._slot, slots.lsn_text(high), quoted_name(self._publication)])
-            more = fetched(c, 2, binary=True)
-            return more, next(more, None)  # only then the slot is looked at
+    def _decoded(self, task: ReadTask) -> Iterator[RowEvents]:
+        names = [column.name for column in self._own]
+        decoder = Decoder(task[TABLE], self._key, names, task["from"], task["to"], task.get(SINCE, 0))
+        return decoder.changes(self._messages(task))
 
-        more, found = slots.in_turn(begun)
-        while found is not None:
-            positions, data = found
-            yield Messages(np.frombuffer(b"".join(positions), ">i8").astype(np.int64), data)
-            found = next(more, None)
+    def _unchanged(self, column: str) -> Unchanged:
+        if self.held is None or self._operation is None:
+            raise left_out(column, self._name)
+        (position,) = self._beside - {self._operation}
+        assert position is not None
+        beside = EventColumns(self._operation, position)
+        return Unchanged(self._key, [column.name for column in self._own], beside, self.held)
 
-    def _batch(self, changes: RowEvents) -> ReadBatch:
+    def _messages(self, task: ReadTask) -> Iterator[Messages]:
+        """What the log tells up to the end of a task's range, the same each time."""
+        asked = [self._slot, slots.lsn_text(task["to"]), quoted_name(self._publication)]
+        with self._connection() as c:
+
+            def begun() -> tuple[Iterator[list[list[bytes]]], list[list[bytes]] | None]:
+                c.rollback()
+                declare(c, _CHANGES, asked)
+                more = fetched(c, 2, binary=True)
+                return more, next(more, None)  # only then the slot is looked at
+
+            more, found = slots.in_turn(begun)
+            while found is not None:
+                positions, data = found
+                yield Messages(np.frombuffer(b"".join(positions), ">i8").astype(np.int64), data)
+                found = next(more, None)
+
+    def _error(self, changes: RowEvents, row: int, column: str, value: object, message: str) -> RowError:
+        return RowError(self._name, int(changes.positions[row]), column, sample(value), message)
+
+    def _parsed(self, changes: RowEvents) -> tuple[dict[str, pa.Array], list[tuple[int, RowError]]]:
+        """The table's own columns, and what is at fault in them."""
         made: dict[str, pa.Array] = {}
         errors: list[tuple[int, RowError]] = []
+        schema = arrow_schema([Column(c.name, c.type) for c in self._own])
+        for name, kind in zip(schema.names, schema.types):
+            texts = changes.values[name]
+            made[name], bad = values_of(texts, kind)
+            errors += [(i, self._error(changes, i, name, texts[i], message)) for i, message in bad]
+        return made, errors
+
+    def _batch(self, changes: RowEvents, made: dict[str, pa.Array], errors: list[tuple[int, RowError]]) -> ReadBatch:
+        made = dict(made)
         schema = arrow_schema([Column(c.name, c.type) for c in self.columns])
-        for column in self._own:
-            texts, kind = changes.values[column.name], schema.field(column.name).type
-            array, bad = strings_to_array(_readable(texts, kind), kind)
-            made[column.name] = array
-            errors += [
-                (i, RowError(self._name, int(changes.positions[i]), column.name, sample(texts[i]), message))
-                for i, message in bad
-            ]
         for field in schema:
             if field.name == self._operation:
                 made[field.name] = pa.array(np.where(changes.deletes, DELETE, UPSERT), pa.string())
@@ -275,26 +386,17 @@ class PostgresCdcSource(Source):
         return apply_policy(parsed, self.columns, self._on_error)
 
 
-def _readable(texts: pa.Array, kind: pa.DataType) -> pa.Array:
-    """PostgreSQL's spellings as those that Arrow reads at one go."""
-    if pa.types.is_boolean(kind):
-        for short, long in (("t", "true"), ("f", "false")):
-            texts = pc.if_else(pc.fill_null(pc.equal(texts, short), False), long, texts)
-    if pa.types.is_timestamp(kind) and kind.tz:
-        return pc.replace_substring_regex(texts, r"\+00$", "Z")
-    return texts
-
-
-_COLUMNS = "SELECT attname FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped"
-_ESTIMATE = "SELECT reltuples::bigint FROM pg_class WHERE oid = to_regclass(%s)"
+_UNKNOWN = "PostgreSQL leaves out what has not changed, and the row is not here (REPLICA IDENTITY FULL has it said)"
 _FOLLOWED = """SELECT c.oid::oid::bigint, pubinsert AND pubupdate AND pubdelete AND pubtruncate, tablename IS NOT NULL,
                       to_jsonb(t) ->> 'rowfilter'
                FROM (SELECT to_regclass(%s) AS oid) c LEFT JOIN pg_publication ON pubname = %s
                LEFT JOIN pg_publication_tables t ON t.pubname = pg_publication.pubname
                    AND schemaname = %s AND tablename = %s"""
 _CONFIRMED = "SELECT confirmed_flush_lsn - '0/0'::pg_lsn FROM pg_replication_slots WHERE slot_name = %s"
-# Commits (C); inserts, updates, deletes, truncations.
+# Commits (C); inserts, updates, deletes, truncations; these themselves.
 _REACHED = f"""SELECT (max(lsn) FILTER (WHERE get_byte(data, 0) = 67) - '0/0'::pg_lsn)::bigint,
-               count(*) FILTER (WHERE get_byte(data, 0) IN (73, 85, 68, 84))
+               count(*) FILTER (WHERE get_byte(data, 0) IN (73, 85, 68, 84)),
+               jsonb_agg(jsonb_build_array((lsn - '0/0'::pg_lsn)::bigint, encode(data, 'hex')))
+                   FILTER (WHERE get_byte(data, 0) = 84)
                FROM {slots.PEEK.format(limit="%s::int")}"""
 _CHANGES = f"SELECT (lsn - '0/0'::pg_lsn)::bigint, data FROM {slots.PEEK.format(limit='NULL')}"

@@ -50,9 +50,9 @@ def short_ranges(values: Sequence[bytes]) -> Iterator[tuple[int, int]]:
     yield first, len(values)
 
 
-def content(c: Any, table: str, names: Sequence[str]) -> Iterator[list[pa.Array]]:
+def content(c: Any, table: str, names: Sequence[str], where: str = "true") -> Iterator[list[pa.Array]]:
     """The columns `names` of a table, quoted as it is, as texts. Raises `SourceError` for what is not UTF-8."""
-    declare(c, f"SELECT ROW({', '.join(names)})::text FROM {table}")
+    declare(c, f"SELECT ROW({', '.join(names)})::text FROM {table} WHERE {where}")
     for (rows,) in fetched(c, 1):
         yield columns_of(rows, len(names))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.errors import SourceError
 
 UPSERT: Final = "upsert"
@@ -52,6 +53,19 @@ class RowEvents:
     """Where a change stands in the log: later changes of a row stand further behind."""
     values: Mapping[str, pa.Array]
     """Column -> texts; of a deletion at least those of the key."""
+    unsaid: Mapping[str, Mask] = field(default_factory=dict)
+    """Column -> where its value is as it was before and is left out; columns of which nothing is left out may lack."""
+    moved: Mask | None = None
+    """Which rows have got another key: the deletion of what they were stands right before. None: none of them."""
+
+    def part(self, start: int, stop: int) -> RowEvents:
+        """Those in a range."""
+        return RowEvents(
+            self.deletes[start:stop], self.positions[start:stop],
+            {name: values.slice(start, stop - start) for name, values in self.values.items()},
+            {name: mask[start:stop] for name, mask in self.unsaid.items()},
+            None if self.moved is None else self.moved[start:stop],
+        )  # fmt: skip
 
 
 class _Table(NamedTuple):
@@ -97,10 +111,14 @@ class Decoder:
     """Those that are asked for."""
     low: int
     high: int
-    """Transactions that end in (low, high] are asked for."""
+    """Transactions that end in (low, high] are asked for,"""
+    emptied: int = 0
+    """and what came behind this place, at which the table was truncated last."""
     _tables: dict[int, _Table] = field(default_factory=dict)
     _open: list[RowEvents] = field(default_factory=list)
-    """Those of a transaction whose end has not come yet."""
+    """Those of a transaction whose end has not come yet,"""
+    _truncated: bool = False
+    """and whether it has truncated the table behind `emptied`."""
 
     def changes(self, batches: Iterable[Messages]) -> Iterator[RowEvents]:
         """The changes, transactions in the order of their commits. Raises `SourceError`."""
@@ -119,11 +137,13 @@ class Decoder:
         asked = (self.low < ends) & (ends <= self.high)
         if len(commits):
             if asked[0]:
+                self._check_emptied(self._truncated)
                 yield from self._open
-            self._open = []
+            self._open, self._truncated = [], False
         told = np.flatnonzero(np.isin(kinds, (_INSERT, _UPDATE, _DELETE)))
         told = told[_numbers(octets, starts[told] + 1, ">u4") == self.number]
         told = told[np.append(asked, True)[np.searchsorted(commits, told)]]
+        told = told[messages.positions[told] > self.emptied]
         last = commits[-1] if len(commits) else -1
         # What a table looks like is told before its rows, and again when that has changed.
         for first, stop in _between(np.flatnonzero((kinds == _RELATION) | (kinds == _TRUNCATE)), len(kinds)):
@@ -135,14 +155,12 @@ class Decoder:
                         yield found
                     else:
                         self._open.append(found)
-            if stop < len(kinds):
-                self._tell(messages.data[stop])
-
-    def _tell(self, data: bytes) -> None:
-        if data[0] == _RELATION:
-            self._relation(data)
-        else:
-            self._truncated(data)
+            if stop < len(kinds) and kinds[stop] == _RELATION:
+                self._relation(messages.data[stop])
+            elif stop < len(kinds) and messages.positions[stop] > self.emptied:
+                truncated = self.number in truncated_tables(messages.data[stop])
+                self._truncated = self._truncated or (truncated and stop > last)
+                self._check_emptied(truncated and stop < last and bool(asked[np.searchsorted(commits, stop)]))
 
     def _relation(self, data: bytes) -> None:
         (number,) = struct.unpack_from("!I", data, 1)
@@ -162,15 +180,14 @@ class Decoder:
                 hint="drop the table here and create it again without the column",
             )
 
-    def _truncated(self, data: bytes) -> None:
-        (count,) = struct.unpack_from("!I", data, 1)
-        for number in struct.unpack_from(f"!{count}I", data, 6):
-            if number == self.number:
-                table = self._tables[number]
-                raise SourceError(
-                    f"the table {table.schema}.{table.name} in PostgreSQL was truncated, which is not supported",
-                    hint="drop the table here and create it again; DELETE is followed",
-                )
+    def _check_emptied(self, truncated: bool) -> None:
+        if truncated:
+            table = self._tables[self.number]
+            raise SourceError(
+                f"the table {table.schema}.{table.name} in PostgreSQL was truncated, which was not seen when this "
+                "stretch of its log was bound",
+                hint="drop the table here and create it again: it begins with the content of now",
+            )
 
     def _changes(self, rows: _Rows, positions: Ints) -> RowEvents:
         """The changes that messages of the table tell, at least one."""
@@ -181,14 +198,14 @@ class Decoder:
         two = np.flatnonzero(ends < rows.stops)
         new, _ = rows.values(ends[two] + 1, len(table.columns))
         places = {name: table.columns.index(name) for name in self.columns}
-        self._check_told(table, rows, ~deletes, two, [(name, old[i], new[i]) for name, i in places.items()])
+        unsaid = self._unsaid(table, rows, ~deletes, two, [(name, old[i], new[i]) for name, i in places.items()])
         now = {name: old[i].replaced(two, new[i]) for name, i in places.items()}
         before = {name: old[i].part(two) for name, i in places.items()}
         moved = np.zeros(len(two), bool)
         for name in self.key:
             moved |= _differ(rows.texts(before[name]), rows.texts(now[name].part(two)))
         if not moved.any():
-            return RowEvents(deletes, positions, {name: rows.texts(values) for name, values in now.items()})
+            return RowEvents(deletes, positions, {name: rows.texts(values) for name, values in now.items()}, unsaid)
         # Where the key has changed, what it was goes first.
         count, gone = len(deletes), two[moved]
         order = np.argsort(np.concatenate((2 * np.arange(count) + 1, 2 * gone)), kind="stable")
@@ -196,28 +213,38 @@ class Decoder:
         both = {name: values.beside(before[name].part(np.flatnonzero(moved))).part(order)
                 for name, values in now.items()}  # fmt: skip
         texts = {name: rows.texts(values) for name, values in both.items()}
-        return RowEvents(deletes[at] | (order >= count), positions[at], texts)
+        said_before = order >= count
+        return RowEvents(
+            deletes[at] | said_before, positions[at], texts,
+            {name: mask[at] & ~said_before for name, mask in unsaid.items()}, np.isin(at, gone) & ~said_before,
+        )  # fmt: skip
 
-    def _check_told(
+    def _unsaid(
         self, table: _Table, rows: _Rows, updates: Mask, two: Ints, columns: Sequence[tuple[str, _Values, _Values]]
-    ) -> None:
-        """Raise `SourceError` for the first row of which it is not told what a value is that has not changed."""
-        wrong: list[tuple[int, str]] = []
+    ) -> dict[str, Mask]:
+        """Where it is left out what a value is, for that has not changed. Raises `SourceError` for one of the key."""
+        found: dict[str, Mask] = {}
         alone = updates.copy()
         alone[two] = False
         unsaid = two[rows.octets[rows.starts[two] + 5] != _OLD]
         for name, one, second in columns:
             missing = alone & (one.kinds == _UNCHANGED)
-            missing[unsaid] = (second.kinds == _UNCHANGED)[np.searchsorted(two, unsaid)]
+            if name not in self.key:  # what the key was is said where it is not in the row
+                missing[unsaid] = (second.kinds == _UNCHANGED)[np.searchsorted(two, unsaid)]
             if missing.any():
-                wrong.append((int(np.argmax(missing)), name))
-        if wrong:
-            _, name = min(wrong)
-            raise SourceError(
-                f'PostgreSQL does not say what "{name}" of {table.schema}.{table.name} is in a row that was updated',
-                detail="values that are stored out of line are left out where they have not changed",
-                hint=f"ALTER TABLE {table.schema}.{table.name} REPLICA IDENTITY FULL, and create the table here again",
-            )
+                if name in self.key:
+                    raise left_out(name, f"{table.schema}.{table.name}")
+                found[name] = missing
+        return found
+
+
+def left_out(column: str, table: str) -> SourceError:
+    """The error where nobody can tell what a value is."""
+    return SourceError(
+        f'PostgreSQL does not say what "{column}" of {table} is in a row that was updated',
+        detail="values that are stored out of line are left out where they have not changed",
+        hint=f"ALTER TABLE {table} REPLICA IDENTITY FULL, and create the table here again",
+    )
 
 
 class _Rows(NamedTuple):
@@ -243,6 +270,12 @@ class _Rows(NamedTuple):
         """The texts of a column."""
         ranges = zip((values.kinds == _TEXT).tolist(), values.starts.tolist(), values.stops.tolist())
         return _strings([self.data[start:stop] if there else None for there, start, stop in ranges])
+
+
+def truncated_tables(data: bytes) -> tuple[int, ...]:
+    """The oids of the tables that a message truncates."""
+    (count,) = struct.unpack_from("!I", data, 1)
+    return struct.unpack_from(f"!{count}I", data, 6)
 
 
 def _strings(values: Sequence[bytes | None]) -> pa.Array:

@@ -27,8 +27,12 @@ from headrace.connectors.option_reader import COMMON_OPTIONS, OptionReader
 from headrace.connectors.postgres import slots
 from headrace.connectors.postgres.fetching import declare, fetched
 from headrace.connectors.postgres.options import SHARED, cdc_server, connection, with_slot
+from headrace.connectors.postgres.shapes import AskedShape, shapes_of
 from headrace.connectors.postgres.slot_sharing import (
+    BLOCKS,
     CAUGHT_UP,
+    COLUMNS,
+    FILE,
     LSN,
     QUIET_BYTES,
     TABLE,
@@ -37,7 +41,7 @@ from headrace.connectors.postgres.slot_sharing import (
     Transactions,
 )
 from headrace.connectors.postgres.stretch import HEAD, KEPT_BYTES, Collector, Recent, Stretch
-from headrace.connectors.postgres.tables import check_key, published
+from headrace.connectors.postgres.tables import check_key, published, table_file
 from headrace.errors import InvalidParameter, SourceError
 
 RECENT = Recent()
@@ -137,6 +141,7 @@ class PostgresSlot(Source):
             confirmed = self._check_slot(c, after)
             bound = int(after[LSN]) if after else confirmed
             names = self._check_tables(c, tables)
+            added = _check_shapes(c, tables, names)
             now, end, later = _transactions(c), slots.end_of_log(c), _transactions(c)
             if not all(f.after for f in tables.values()):
                 later = replace(later, next=int(c.execute(_NUMBER).fetchone()[0]))
@@ -154,8 +159,8 @@ class PostgresSlot(Source):
         self._quiet = (bound, end) if not made and (found is None or found.high >= end) else None
         # What a limit has cut is to go on behind it, though there may be nothing for any table up to there.
         if found is not None and (made or not after or found.high < end or found.high - bound > QUIET_BYTES):
-            return SharedBinding({LSN: found.high}, {**begun, **made}, standing)
-        return SharedBinding(after or {LSN: bound}, begun, standing)
+            return SharedBinding({LSN: found.high}, {**begun, **made}, standing, added)
+        return SharedBinding(after or {LSN: bound}, begun, standing, added)
 
     def _check_slot(self, c: Any, after: Offsets) -> int:
         """Up to where the slot has been moved. Raises `SourceError` where it has lost what was bound."""
@@ -185,9 +190,12 @@ class PostgresSlot(Source):
             if joining.is_over(later):
                 options = new[number].options
                 name = quoted_name(options["schema.name"], options["table.name"])
-                oid, rows = c.execute(_ESTIMATE, [name]).fetchone()
-                at = {LSN: joining.since, CAUGHT_UP: False, TABLE: int(oid)}
-                begun[number] = Binding(at, max(int(rows), 1), False)
+                (oid,) = c.execute(_OID, [name]).fetchone()
+                file = table_file(c, name)
+                shape = shapes_of(c, {0: AskedShape(int(oid), new[number].columns, None)})[0]
+                began = {COLUMNS: shape.stored, BLOCKS: file.blocks, FILE: file.node}
+                at = {LSN: joining.since, CAUGHT_UP: False, TABLE: int(oid), **began}
+                begun[number] = Binding(at, file.rows, False)
         return begun
 
     # ---- the log
@@ -240,6 +248,17 @@ class PostgresSlot(Source):
         return iter(())
 
 
+def _check_shapes(
+    c: slots.Connection, tables: Mapping[int, FollowingTable], names: Mapping[int, str]
+) -> dict[int, tuple[str, ...]]:
+    """The columns that tables have got. Raises `SourceError` for one whose rows may have become others by that."""
+    asked = {n: AskedShape(f.after[TABLE], f.columns, f.after.get(COLUMNS)) for n, f in tables.items() if f.after}
+    found = shapes_of(c, asked)
+    for number, shape in found.items():
+        shape.check(asked[number].began, names[number])
+    return {number: shape.added for number, shape in found.items()}
+
+
 def _has_read(follower: FollowingTable) -> bool:
     """Whether the content of a table has been taken in, and no more."""
     return bool(follower.after) and not follower.after[CAUGHT_UP] and follower.taken == follower.after
@@ -283,7 +302,7 @@ _HEADS = f"""SELECT (lsn - '0/0'::pg_lsn)::bigint, size > {KEPT_BYTES},
 # Truncations (T) name their tables further behind.
 _SNAPSHOT = "SELECT pg_snapshot_xmin(s)::text, pg_snapshot_xmax(s)::text FROM pg_current_snapshot() AS s"
 _NUMBER = "SELECT pg_current_xact_id()::text"
-_ESTIMATE = "SELECT oid::bigint, reltuples::bigint FROM pg_class WHERE oid = to_regclass(%s)"
+_OID = "SELECT oid::bigint FROM pg_class WHERE oid = to_regclass(%s)"
 _PUBLISHES = "SELECT pubinsert AND pubupdate AND pubdelete AND pubtruncate FROM pg_publication WHERE pubname = %s"
 _COMMENT = "SELECT obj_description(oid, 'pg_publication') FROM pg_publication WHERE pubname = %s"
 _STANDING = """SELECT confirmed_flush_lsn::text, pg_current_wal_insert_lsn() - confirmed_flush_lsn,

@@ -19,14 +19,21 @@ its content the table is what it was at that place in the log, and until then no
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
-from headrace.connectors.base import Binding, FollowingTable
+from headrace.common.lazy_dataclass import dataclass
+from headrace.connectors.base import EMPTIED, Binding, FollowingTable, Offsets
 from headrace.connectors.postgres.stretch import Stretch
 
 LSN, CAUGHT_UP, TABLE = "lsn", "caught_up", "table"
-"""In offsets: the place in the log, whether it lies behind the reading of the content, and the oid of the table."""
+"""In offsets: the place in the log, whether it lies behind the reading of the content, and the oid of the table.
+
+And `EMPTIED`, where the table was truncated: the place at which it was last.
+"""
+COLUMNS = "columns"
+"""In offsets, where they have it: the table's columns as they were when it began (`shapes.Stored`)."""
+BLOCKS, FILE = "blocks", "file"
+"""In the offsets of content: of how many blocks it was, and of which file (`TableFile`)."""
 QUIET_BYTES: Final = 1 << 20
 """So much of the log without a change of any table moves the slot on, too."""
 
@@ -88,8 +95,21 @@ class SharedTables:
             count = found.count(table, low)
             due = count > 0 if follower.after[CAUGHT_UP] else found.high >= self.read.get(number, found.high + 1)
             if due:
-                made[number] = Binding({LSN: found.high, CAUGHT_UP: True, TABLE: table}, count, False)
+                offsets = {LSN: found.high, CAUGHT_UP: True, TABLE: table, **columns_of_start(follower.after)}
+                emptied = found.emptied(table, low)
+                made[number] = Binding(offsets | since_emptied(follower.after, emptied), count, False)
         return made
+
+
+def columns_of_start(after: Offsets) -> Offsets:
+    """What offsets say of the table's columns when it began: it stays in those behind them."""
+    return {COLUMNS: after[COLUMNS]} if COLUMNS in after else {}
+
+
+def since_emptied(after: Offsets, emptied: int) -> Offsets:
+    """What offsets say of truncations, after others, where there was one at a place, or none (0)."""
+    last = max(emptied, int(after.get(EMPTIED, 0)))
+    return {EMPTIED: last} if last else {}
 
 
 def _needed(follower: FollowingTable, bound: int) -> int:

@@ -10,15 +10,15 @@ import numpy as np
 
 from headrace.common.columns import Column
 from headrace.common.identifiers import quoted_name
-from headrace.connectors.base import Admission, Binding, Offsets, ReadBatch, ReadTask
+from headrace.connectors.base import Admission, Binding, Offsets, ReadTask
 from headrace.connectors.option_reader import COMMON_OPTIONS, without_included
 from headrace.connectors.postgres.cdc import PostgresCdcSource
 from headrace.connectors.postgres.options import CDC, cdc_server, connection
 from headrace.connectors.postgres.pgoutput import Messages
 from headrace.connectors.postgres.slot import RECENT, owns, place_of
-from headrace.connectors.postgres.slot_sharing import CAUGHT_UP, LSN, TABLE
-from headrace.connectors.postgres.tables import Published, keys, published
-from headrace.errors import NotSupported, SourceError
+from headrace.connectors.postgres.slot_sharing import TABLE
+from headrace.connectors.postgres.tables import Published, TableColumn, check_alone, columns, keys, published
+from headrace.errors import SourceError
 
 _MESSAGES: Final = "messages"
 """In a task: the messages themselves, with their places, where they have just been seen."""
@@ -33,7 +33,7 @@ class SlotTable(PostgresCdcSource):
         values = CDC.read(without_included(options), COMMON_OPTIONS)
         schema, table = values["schema.name"], values["table.name"]
         with connection(cdc_server(values), SourceError) as c:
-            found = c.execute(_COLUMNS, [quoted_name(schema, table)]).fetchall()
+            found = columns(c, quoted_name(schema, table))
             told = [names for names, tells in keys(c, quoted_name(schema, table)) if tells]
             (primary,) = c.execute(_PRIMARY, [quoted_name(schema, table)]).fetchone()
         if not found:
@@ -45,12 +45,7 @@ class SlotTable(PostgresCdcSource):
                 hint="it needs a primary key, or a unique index, not deferrable, of columns that are NOT NULL, "
                 "that is its REPLICA IDENTITY",
             )
-        return [Column(name, _spark_type(name, kind, modifier), name not in key) for name, kind, modifier in found]
-
-    @classmethod
-    def whole(cls, offsets: Offsets) -> bool:
-        """Content alone is of a later moment than the other tables are bound to."""
-        return bool(offsets.get(CAUGHT_UP, True))
+        return [Column(f.name, _spark_type(f), f.name not in key) for f in found if not f.generated]
 
     # ---- binding
 
@@ -61,13 +56,10 @@ class SlotTable(PostgresCdcSource):
             c.autocommit = True
             self._check_key(c)
             found = self._published(c)
-            if found.name is not None and c.execute(_HAS_CHILDREN, [found.name]).fetchone() is not None:
-                raise SourceError(
-                    f"other tables inherit from {found.name} in PostgreSQL, and what changes in those is not its own",
-                    hint="follow each of them, and UNION ALL what is wanted together",
-                )
+            if found.name is not None:
+                check_alone(c, found.name)
             if found.name is not None and not found.listed and owns(c, self._publication, self._slot):
-                with c.transaction():  # a partitioned table is not listed by its own name: then it is not added
+                with c.transaction():  # where it is not listed after that it is not added
                     c.execute(f"ALTER PUBLICATION {quoted_name(self._publication)} ADD TABLE {found.name}")
                     self._published(c).checked(self._publication)
                 return
@@ -94,16 +86,6 @@ class SlotTable(PostgresCdcSource):
 
     # ---- reading
 
-    def plan(self, from_: Offsets, to: Offsets, parallelism: int) -> list[ReadTask]:
-        """See `Source`: what the server has just seen of the log goes along."""
-        tasks: list[ReadTask] = []
-        if not from_:
-            tasks.append({"content": True, TABLE: to[TABLE]})
-        low = from_[LSN] if from_ else 0
-        if to[CAUGHT_UP] and low < to[LSN]:
-            tasks.append({"from": low, "to": to[LSN], TABLE: to[TABLE], **self._seen(to[TABLE], low, to[LSN])})
-        return tasks
-
     def _seen(self, table: int, low: int, high: int) -> ReadTask:
         found = RECENT.share(place_of(self._server, self._slot), table, low, high)
         if found is None:
@@ -119,37 +101,31 @@ class SlotTable(PostgresCdcSource):
             )
         return str(found[0])
 
-    def read(self, task: ReadTask) -> Iterator[ReadBatch]:
-        """See `Source`."""
+    def _messages(self, task: ReadTask) -> Iterator[Messages]:
         if _MESSAGES not in task:
-            yield from super().read(task)
+            yield from super()._messages(task)
             return
         places, data = [at for at, _ in task[_MESSAGES]], [base64.b64decode(text) for _, text in task[_MESSAGES]]
-        yield from self._changes([Messages(np.array(places, np.int64), data)], task)
+        yield Messages(np.array(places, np.int64), data)
 
 
-def _spark_type(column: str, kind: str, modifier: int) -> str:
-    """The type of a column of PostgreSQL's type `kind`. What there is no other type for is text."""
-    if kind.startswith("_"):
-        raise NotSupported(
-            f'the column "{column}" of an array of a postgres-cdc table', hint="declare the columns, and leave it out"
-        )
-    if kind != "numeric":
-        return _TYPES.get(kind, "string")
-    precision, scale = (modifier - 4) >> 16, (modifier - 4) & 0xFFFF
-    return f"decimal({precision},{scale})" if modifier >= 0 and scale <= precision <= 38 else "decimal(38,10)"
+def _spark_type(column: TableColumn) -> str:
+    """The type of a column of PostgreSQL. What there is no other type for is text."""
+    found = _TYPES.get(column.kind, "string")
+    if column.kind == "numeric":
+        precision, scale = (column.modifier - 4) >> 16, (column.modifier - 4) & 0xFFFF
+        declared = column.modifier >= 0 and scale <= precision <= 38
+        found = f"decimal({precision},{scale})" if declared else "decimal(38,10)"
+    if column.dimensions and column.unlike(is_array=True, is_text=False):
+        return "string"
+    return "array<" * column.dimensions + found + ">" * column.dimensions
 
 
 _TYPES: Final = {
     "bool": "boolean", "int2": "smallint", "int4": "int", "int8": "bigint", "float4": "float", "float8": "double",
     "timestamp": "timestamp_ntz", "timestamptz": "timestamp", "date": "date", "bytea": "binary",
 }  # fmt: skip
-_COLUMNS = """SELECT attname::text, typname::text, atttypmod FROM pg_attribute JOIN pg_type t ON t.oid = atttypid
-              WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped AND attgenerated = ''
-              ORDER BY attnum"""
 _PRIMARY = """SELECT (SELECT array_agg(attname::text) FROM pg_index JOIN pg_attribute ON attrelid = indrelid
               AND attnum = ANY (indkey) WHERE indrelid = to_regclass(%s) AND indisprimary)"""
 _NAME = """SELECT quote_ident(nspname) || '.' || quote_ident(relname)
            FROM pg_class c JOIN pg_namespace n ON n.oid = relnamespace WHERE c.oid = %s"""
-_HAS_CHILDREN = """SELECT FROM pg_inherits JOIN pg_class c ON c.oid = inhparent
-                   WHERE inhparent = to_regclass(%s) AND c.relkind <> 'p' LIMIT 1"""

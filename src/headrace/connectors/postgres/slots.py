@@ -17,6 +17,9 @@ Connection: TypeAlias = Any
 SLOT_WAIT_S: Final = 30.0
 """How long to wait for a slot that another one is peeking through."""
 FLUSH_WAIT_S: Final = 10.0
+_PAGE_HEADER_BYTES: Final = 40
+"""At the start of a file of the log; 24 elsewhere. No record is so short that it fits into the difference."""
+_WRITTEN: Final = "SELECT pg_current_wal_flush_lsn() - '0/0'::pg_lsn, current_setting('wal_block_size')"
 TEXT: Final = "SET datestyle = 'ISO'; SET bytea_output = 'hex'; SET intervalstyle = 'postgres'"
 """How values are spelled as text, whatever the server's settings are."""
 _IN_USE = "55006"
@@ -56,11 +59,22 @@ def end_of_log(c: Connection) -> int:
     """A place in the log beyond all that anybody sees now, and up to which it is on PostgreSQL's disk."""
     (end,) = c.execute("SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn").fetchone()
     until_s = time.monotonic() + FLUSH_WAIT_S
-    while c.execute("SELECT pg_current_wal_flush_lsn() - '0/0'::pg_lsn").fetchone()[0] < end:
+    while True:
+        written, page_bytes = (int(number) for number in c.execute(_WRITTEN).fetchone())
+        if is_written(end, written, page_bytes):
+            return min(int(end), written)
         if time.monotonic() > until_s:
             raise SourceError("PostgreSQL does not write its log to its disk")
         time.sleep(0.02)
-    return int(end)
+
+
+def is_written(end: int, written: int, page_bytes: int) -> bool:
+    """Whether all of the log before `end` is on the disk, which has what is before `written`.
+
+    Where the last record fills its page, the next one's place is behind the header of a page that is not begun, and
+    nothing brings the disk there until somebody writes.
+    """
+    return written >= end or (written % page_bytes == 0 and end - written <= _PAGE_HEADER_BYTES)
 
 
 def advance(c: Connection, slot: str, to: int) -> None:

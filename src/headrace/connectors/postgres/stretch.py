@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 import numpy as np
 
-from headrace.connectors.postgres.pgoutput import Ints, Messages
+from headrace.common.lazy_dataclass import dataclass
+from headrace.connectors.postgres.pgoutput import Ints, Messages, truncated_tables
 
 KEPT_BYTES: Final = 1 << 20
 """Longer stretches are not kept: then it does not matter much that they are decoded again."""
@@ -41,6 +42,12 @@ class Stretch:
     """and how many messages there are up to there."""
     messages: Messages | None = None
     """All of it, where it is short."""
+    truncations: Sequence[tuple[int, int, int]] = ()
+    """Each table that was truncated: its oid, where the transaction ends, and where this stands in the log."""
+
+    def emptied(self, table: int, low: int) -> int:
+        """Where a table was truncated last by what was committed in (low, high]; 0 where it was not."""
+        return max((at for oid, end, at in self.truncations if oid == table and low < end <= self.high), default=0)
 
     def count(self, table: int, low: int) -> int:
         """How many changes of a table were committed in (low, high]."""
@@ -78,6 +85,9 @@ class Collector:
     _ends: list[int] = field(default_factory=list)
     _commits: list[int] = field(default_factory=list)
     _counts: list[int] = field(default_factory=list)
+    _truncations: list[tuple[int, int, int]] = field(default_factory=list)
+    _open: list[tuple[int, int]] = field(default_factory=list)
+    """Tables that were truncated by what has not ended yet, and where."""
     count: int = 0
     """Messages so far."""
     _whole: bool = True
@@ -89,8 +99,12 @@ class Collector:
                 self._ends += [place] * (len(self._tables) - len(self._ends))
                 self._commits.append(place)
                 self._counts.append(i)
+                self._truncations += [(oid, place, at) for oid, at in self._open]
+                self._open = []
             else:
-                self._tables += _tables(message)
+                found = _tables(message)
+                self._tables += found
+                self._open += [(oid, place) for oid in found] if message[0] == _TRUNCATE else []
         self.count += len(data)
         self._whole = self._whole and whole
         if self._whole:
@@ -103,8 +117,9 @@ class Collector:
         high = max(self._commits, default=low) if end is None else end
         tables = _ints(self._tables[: len(self._ends)])
         return Stretch(
-            low, max(low, high), tables, _ints(self._ends), _ints(self._commits), _ints(self._counts), messages
-        )
+            low, max(low, high), tables, _ints(self._ends), _ints(self._commits), _ints(self._counts), messages,
+            self._truncations,
+        )  # fmt: skip
 
 
 def _ints(values: Sequence[int]) -> Ints:
@@ -143,6 +158,4 @@ def _tables(message: bytes) -> list[int]:
     """The oids of the tables that a message changes."""
     if message[0] in _ROWS:
         return [_number(message)]
-    if message[0] != _TRUNCATE:
-        return []
-    return [int.from_bytes(message[6 + 4 * i : 10 + 4 * i], "big") for i in range(_number(message))]
+    return list(truncated_tables(message)) if message[0] == _TRUNCATE else []

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from headrace.common.identifiers import quoted_name
+from headrace.common.lazy_dataclass import dataclass
+from headrace.connectors.postgres.slots import Connection
 from headrace.errors import SourceError
 
 
@@ -33,6 +34,79 @@ _KEYS = """SELECT array_agg(attname::text), bool_and(attnotnull) AND
            WHERE indrelid = to_regclass(%s) AND attrelid = indrelid AND place <= indnkeyatts
                AND indisunique AND indimmediate AND indisvalid AND indpred IS NULL AND indexprs IS NULL
            GROUP BY indexrelid, indisreplident, indisprimary, relreplident"""
+
+
+@dataclass(frozen=True)
+class TableFile:
+    """Where the rows of a table lie."""
+
+    rows: int
+    """About how many there are, at least 1."""
+    blocks: int
+    """Of how many blocks its file is; 0 where that is not to be read in parts."""
+    node: int
+    """Tells the file from the one that it has when all rows have been written anew."""
+
+
+def table_file(c: Connection, table: str) -> TableFile:
+    """That of a table, whose name is quoted."""
+    rows, blocks, node = c.execute(_FILE, [table]).fetchone()
+    return TableFile(max(int(rows), 1), int(blocks), int(node))
+
+
+# Rows as PostgreSQL's planner guesses: by how many a block had when they were counted, or as if they were of middling
+# length.
+_FILE = """SELECT (blocks * CASE WHEN reltuples > 0 AND relpages > 0 THEN reltuples / relpages ELSE 64 END)::bigint,
+                  CASE WHEN relkind = 'r' AND current_setting('server_version_num')::int >= 140000
+                      THEN blocks ELSE 0 END,
+                  coalesce(pg_relation_filenode(oid), 0)::bigint
+           FROM pg_class, LATERAL (SELECT coalesce(pg_relation_size(oid), 0)
+                                          / current_setting('block_size')::int AS blocks) AS f
+           WHERE oid = to_regclass(%s)"""
+
+
+@dataclass(frozen=True)
+class TableColumn:
+    """A column as PostgreSQL has it; of a domain, what that is made of."""
+
+    name: str
+    kind: str
+    """The name of its type, of an array that of its elements' type."""
+    modifier: int
+    dimensions: int
+    """Of an array as it was declared, at least one; 0 for what is none."""
+    separator: str
+    """What stands between the elements of an array of the type."""
+    generated: bool
+
+    def unlike(self, *, is_array: bool, is_text: bool) -> str | None:
+        """What is wrong where it is read as an array, as text, or as neither; None if nothing is."""
+        if self.generated:
+            return "is generated, and changes do not tell it"
+        if is_array and not self.dimensions:
+            return f"is no array: its type is {self.kind}"
+        if is_array and self.separator != ",":
+            return f"is an array of {self.kind}, between whose elements no comma stands"
+        return f"is an array of {self.kind}" if self.dimensions and not (is_array or is_text) else None
+
+
+def columns(c: Connection, table: str) -> list[TableColumn]:
+    """Those of a table, whose name is quoted, in order; none where there is no such table."""
+    return [TableColumn(*found) for found in c.execute(_COLUMNS, [table])]
+
+
+_COLUMNS = """WITH RECURSIVE base (number, name, type, modifier, dimensions, generated) AS (
+                  SELECT attnum, attname::text, atttypid, atttypmod, attndims, attgenerated <> '' FROM pg_attribute
+                  WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped
+                  UNION ALL
+                  SELECT number, name, typbasetype, typtypmod, typndims, generated
+                  FROM base JOIN pg_type ON oid = type WHERE typtype = 'd')
+              SELECT b.name, coalesce(e.typname, t.typname)::text, modifier,
+                     CASE WHEN e.oid IS NULL THEN 0 ELSE greatest(dimensions, 1) END,
+                     coalesce(e.typdelim, t.typdelim)::text, generated
+              FROM base b JOIN pg_type t ON t.oid = type
+              LEFT JOIN pg_type e ON e.oid = t.typelem AND e.typarray = t.oid
+              WHERE t.typtype <> 'd' ORDER BY number"""
 
 
 @dataclass(frozen=True)
@@ -89,6 +163,24 @@ def check_key(c: Any, table: str, key: Sequence[str]) -> None:
         )
 
 
+def check_alone(c: Connection, table: str) -> None:
+    """Raise `SourceError` for a table, whose name is quoted, with rows of others: the log does not tell all of those.
+
+    It says nothing where a partition is truncated, detached or dropped, or comes with rows in it.
+    """
+    found = c.execute(_CHILDREN, [table]).fetchone()
+    if found is None:
+        return
+    what = (
+        f"the table {table} in PostgreSQL is partitioned, and what is done to a partition as a whole is not told"
+        if found[0]
+        else f"other tables inherit from {table} in PostgreSQL, and what changes in those is not its own"
+    )
+    raise SourceError(what, hint="follow each of them, and UNION ALL what is wanted together")
+
+
+_CHILDREN = """SELECT relkind = 'p' FROM pg_class c WHERE c.oid = to_regclass(%s)
+               AND (relkind = 'p' OR EXISTS (SELECT FROM pg_inherits WHERE inhparent = c.oid))"""
 _PUBLISHED = """SELECT w.number, quote_ident(nspname) || '.' || quote_ident(relname),
                        pubinsert AND pubupdate AND pubdelete AND pubtruncate, t.tablename IS NOT NULL,
                        to_jsonb(t) ->> 'rowfilter'

@@ -5,8 +5,10 @@ from __future__ import annotations
 import base64
 import hmac
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Final
+
+from headrace.common.lazy_dataclass import dataclass
 
 PREFIX: Final = "validate."
 """How the options of a table begin that say it."""

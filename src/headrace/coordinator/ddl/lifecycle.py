@@ -14,11 +14,13 @@ from headrace.catalog.contents import (
     SchemaContent,
     SecretContent,
     SinkContent,
+    SourceContent,
     SubscriptionContent,
 )
 from headrace.catalog.edits import AddEvent, Delete, Edit, Put
 from headrace.catalog.records import JobPlan, JobRecord, ObjectRecord, StateTableRecord
 from headrace.catalog.state import CatalogState
+from headrace.common.columns import Column
 from headrace.connectors.job_options import GROUP, ON_ERROR, of_job
 from headrace.coordinator.ddl.grouping import Grouping
 from headrace.coordinator.ddl.planning import Planning
@@ -229,25 +231,53 @@ class Lifecycle:
     ) -> None:
         """See `Coordinator.alter_objects`."""
         with self._statement():
-            edits: list[Edit] = []
-            made: dict[int, ObjectRecord] = {}
-            for object_id in object_ids:
-                before = self._catalog.state.objects.get(object_id)
-                if before is None:
-                    raise UndefinedObject(f"there is no object {object_id}")
-                after = change(before)
-                if after.name != before.name:
-                    self._check_name(after)
-                self._check_owner(after)
-                if after != before:
-                    text = f'{before.kind} "{before.name}" {done}'
-                    edits += [Put(after), AddEvent(f"{before.kind}_altered", object_id, text)]
-                    made[object_id] = after
-            self._undecided.transact(
-                edits,
-                lambda state: all(state.objects.get(i) == after for i, after in made.items()),
-                lambda state: None,
-            )
+            self._change(object_ids, change, done, lambda state: None)
+
+    def add_columns(self, source_id: int, columns: Sequence[Column]) -> None:
+        """See `Coordinator.add_columns`."""
+
+        def wider(record: ObjectRecord) -> ObjectRecord:
+            known = {c.name for c in record.columns}
+            more = [c for c in columns if c.name not in known]
+            if not more:
+                return record
+            content = record.content_as(SourceContent)
+            (first,) = self._catalog.allocate_ids(1)
+            content = replace(content, widths=(*content.widths, (first, len(record.columns))))
+            return replace(record, columns=(*record.columns, *more), content=content)
+
+        def known(state: CatalogState) -> None:
+            record = state.objects.get(source_id)
+            if record is not None:
+                with self._live.lock:
+                    self._live.graph.relation(source_id).record = record
+                self._planning.define_new(record)
+
+        with self._statement():
+            self._change([source_id], wider, "has new columns", known)
+            known(self._catalog.state)
+
+    def _change(
+        self, object_ids: Sequence[int], change: Callable[[ObjectRecord], ObjectRecord], done: str,
+        settle: Callable[[CatalogState], None],
+    ) -> None:  # fmt: skip
+        edits: list[Edit] = []
+        made: dict[int, ObjectRecord] = {}
+        for object_id in object_ids:
+            before = self._catalog.state.objects.get(object_id)
+            if before is None:
+                raise UndefinedObject(f"there is no object {object_id}")
+            after = change(before)
+            if after.name != before.name:
+                self._check_name(after)
+            self._check_owner(after)
+            if after != before:
+                text = f'{before.kind} "{before.name}" {done}'
+                edits += [Put(after), AddEvent(f"{before.kind}_altered", object_id, text)]
+                made[object_id] = after
+        self._undecided.transact(
+            edits, lambda state: all(state.objects.get(i) == after for i, after in made.items()), settle
+        )
 
     def _check_owner(self, record: ObjectRecord) -> None:
         if record.owner and record.owner not in self._catalog.state.objects:
@@ -350,6 +380,25 @@ class Lifecycle:
                 raise
         live.notify()
 
+    def take_place(self, new_id: int, old_id: int) -> None:
+        """See `Coordinator.take_place`."""
+        with self._statement():
+            self._check_drop([old_id])
+            with self._catalog.reading() as state:
+                old, new = state.objects[old_id], state.objects.get(new_id)
+            if new is None:
+                raise UndefinedTable(f"object {new_id} does not exist")
+            placed = replace(
+                new, schema=old.schema, name=old.name, owner=old.owner, grants=old.grants, comments=old.comments
+            )
+            event = AddEvent("table_altered", new_id, f'table "{old.name}" was given a primary key')
+            with self._writing_paused(), self._ticking:
+                self._delete([old_id], (), [Put(placed), event])
+                with self._live.lock:
+                    self._live.graph.relation(new_id).record = placed
+            self._planning.define_new(placed)
+        self._live.notify()
+
     def _check_drop(self, ids: Sequence[int]) -> None:
         with self._catalog.reading() as state:
             for i in ids:
@@ -366,7 +415,7 @@ class Lifecycle:
                         hint="DROP ... CASCADE drops them too",
                     )
 
-    def _delete(self, ids: Sequence[int], jobs: Sequence[Job]) -> None:
+    def _delete(self, ids: Sequence[int], jobs: Sequence[Job], others: Sequence[Edit] = ()) -> None:
         def happened(state: CatalogState) -> bool:
             return not any(i in state.objects for i in ids)
 
@@ -376,7 +425,7 @@ class Lifecycle:
             else:
                 self._resume(jobs)
 
-        self._undecided.transact([Delete("object", i) for i in ids], happened, settle)
+        self._undecided.transact([*(Delete("object", i) for i in ids), *others], happened, settle)
         self._dropped(ids)
 
     def _resume(self, jobs: Sequence[Job]) -> None:

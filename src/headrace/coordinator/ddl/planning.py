@@ -13,7 +13,14 @@ from headrace.catalog.edits import AddEvent, Delete, Put
 from headrace.catalog.records import JobRecord, ObjectRecord
 from headrace.connectors.sources import retracts
 from headrace.coordinator.ddl.lasting import identity_of
-from headrace.coordinator.ddl.recovered import disagreement, in_order, kind_of, recovered_job, recovered_relation
+from headrace.coordinator.ddl.recovered import (
+    disagreement,
+    in_order,
+    kind_of,
+    recovered_job,
+    recovered_relation,
+    rows_schema,
+)
 from headrace.coordinator.ddl.secrets import Vault
 from headrace.coordinator.decide import automatic
 from headrace.coordinator.decide.graph import GraphIndex
@@ -23,15 +30,15 @@ from headrace.coordinator.decide.settlement import settled
 from headrace.coordinator.decide.steps import StepPosition, position_of
 from headrace.coordinator.decide.view_options import on_error
 from headrace.coordinator.decide.watermarks import time_column
-from headrace.coordinator.run.application import PLANNING_TRIES, Application
+from headrace.coordinator.run.application import PLANNING_TRIES, SUSPECT_MOST_S, SUSPECT_S, Application
 from headrace.coordinator.run.guard import as_headrace_error
 from headrace.coordinator.run.lanes import Lanes
 from headrace.coordinator.run.live_state import Job, LiveState, Runner, RunnerFactory
 from headrace.coordinator.run.locks import Locks
 from headrace.coordinator.run.regroup import regroup
 from headrace.coordinator.run.runtime import Runtime
-from headrace.dataflow.kept_plans import LastingPlan, Outline, PlanFiles
-from headrace.errors import CorruptObject, Fenced, HeadraceError, JobFailed, SparkLost
+from headrace.dataflow.kept_plans import Kept, LastingPlan, Outline, PlanFiles
+from headrace.errors import CorruptObject, Fenced, HeadraceError, JobFailed, NotPlannable, SparkLost
 from headrace.plan.planner import Path, PlannedRelation, Planner, ViewPlan
 from headrace.plan.stored_plans import stored_query
 
@@ -39,6 +46,11 @@ from headrace.plan.stored_plans import stored_query
 def spark_name(object_id: int) -> str:
     """The name under which Spark SQL knows a relation."""
     return f"r{object_id}"
+
+
+def _earlier_name(source_id: int, width: int) -> str:
+    """The name under which it knows a source with the first columns alone."""
+    return f"{spark_name(source_id)}_{width}"
 
 
 class Planning:
@@ -49,14 +61,19 @@ class Planning:
 
     def __init__(
         self, live: LiveState, catalog: Catalog, runtime: Runtime, locks: Locks, application: Application,
-        vault: Vault, planner: Planner, make_runner: RunnerFactory, lanes: Lanes, ddl: threading.RLock,
+        vault: Vault, planner: Planner, make_runner: RunnerFactory, kept_runner: Callable[[Kept], Runner], lanes: Lanes,
+        ddl: threading.RLock,
         ticking: threading.Lock, writing_paused: Callable[[], AbstractContextManager[None]],
         plans: PlanFiles | None = None,
     ) -> None:  # fmt: skip
-        """`plans` is where plans are kept beyond the life of this server; None where they are not."""
+        """`plans` is where plans are kept beyond the life of this server; None where they are not. `kept_runner` makes
+        a runner of what is kept, which needs no Spark.
+        """
         self._plans = plans
         self._deadly: Counter[int] = Counter()
         """View -> how often in a row Spark has ended while this server planned it."""
+        self._suspects: dict[int, float] = {}
+        """View that is given up for that -> the moment of the monotonic clock at which it is tried again."""
         self._live = live
         self._catalog = catalog
         self._runtime = runtime
@@ -65,6 +82,7 @@ class Planning:
         self._vault = vault
         self._planner = planner
         self._make_runner = make_runner
+        self._kept_runner = kept_runner
         self._lanes = lanes
         self._ticking = ticking
         self._writing_paused = writing_paused
@@ -113,11 +131,40 @@ class Planning:
         live = self._live
         with self._locks.committing, live.lock:  # What is still to be committed is not any more.
             for job in live.graph.jobs.values():
+                if self._application.starts and job.runner is not None:
+                    job.await_plan()  # which it was given by `take_kept`
                 job.void()
         with self._catalog.reading() as state:
             objects = in_order(o for o in state.objects.values() if o.content.in_graph)
         for record in objects:
             self._define(record)
+
+    def take_kept(self) -> None:
+        """Let the groups run of which all plans are kept, before there is a Spark: those that are behind come first."""
+        left = set(self._live.graph.jobs)
+        while left and not self._runtime.stopping:
+            with self.ddl:
+                jobs = self._next_group(left)
+                if not jobs or not self._application.starts:  # the rest is dropped, or Spark is there
+                    return
+                left -= {job.id for job in jobs}
+                found = [self._kept_of(job) for job in jobs]
+                kept = [one for one in found if one is not None]
+                if len(kept) < len(jobs):
+                    continue
+                with self._live.changed:
+                    for job, one in zip(jobs, kept, strict=True):
+                        job.take_plan(one.outline, self._kept_runner(one))
+                self._settle(jobs[0].group)
+
+    def _kept_of(self, job: Job) -> Kept | None:
+        """What is kept of the plan of a job that can run; None where there is nothing to be used."""
+        with self._catalog.reading() as state:
+            record, job_record = state.objects.get(job.id), state.jobs.get(job.id)
+            if self._plans is None or record is None or job_record is None or job.quarantined:
+                return None
+            identity = identity_of(state, record, job_record, job.tables)
+        return None if identity is None else self._plans.find(job.id, identity, None)
 
     def plan(self) -> None:
         """Plan all views, in the Spark application that the planner is in, after `define`.
@@ -140,6 +187,24 @@ class Planning:
         # All went well beside those that are given up: when Spark ends another time, that has another reason.
         self._deadly = Counter({i: n for i, n in self._deadly.items() if n >= PLANNING_TRIES})
 
+    def plan_suspect(self) -> None:
+        """Plan a view once more that was given up since Spark has ended while it was planned, if it is time: whatever
+        ended it, a lack of memory of the machine's, may be over. One at a time, with nothing else being planned: what
+        then ends Spark is this one. Raises `SparkLost` if it does.
+        """
+        now_s = self._runtime.clock.monotonic_s()
+        due = next((i for i, at_s in list(self._suspects.items()) if at_s <= now_s), None)
+        if due is None or self._runtime.stopping:
+            return
+        with self.ddl:
+            del self._suspects[due]
+            job = self._live.graph.jobs.get(due)
+            if job is None or not job.quarantined:
+                del self._deadly[due]
+                return
+            self._plan_job(job, suspected=True)
+            self._settle(job.group)
+
     def _next_group(self, left: Collection[int]) -> list[Job]:
         """The jobs out of these of one group, of one that has something to take in if there is any; empty for none."""
         live = self._live
@@ -150,7 +215,8 @@ class Planning:
             first = next(behind, next(iter(jobs), None))
             return [job for job in jobs if first is not None and job.group == first.group]
 
-    def _plan_job(self, job: Job) -> None:
+    def _plan_job(self, job: Job, *, suspected: bool = False) -> None:
+        """Plan a job, or quarantine it; what is `suspected` to end Spark, too."""
         live = self._live
         with self._catalog.reading() as state:
             record, job_record = state.objects[job.id], state.jobs[job.id]
@@ -163,9 +229,9 @@ class Planning:
             if lasting is not None:
                 plan, runner = lasting.outline, self._runner_of(lasting, lasting.outline.upstreams)
             else:
-                plan = made = self._plan_or_refuse(record, job_record, job.tables)
+                plan = made = self._plan_or_refuse(record, job_record, job.tables, suspected=suspected)
                 runner = self.runner(made, record, job_record)
-            if job.starting and job.quarantined:
+            if (job.starting or suspected) and job.quarantined:
                 self._turn(job, Turn.PLANNED)
         except Fenced:
             raise
@@ -175,19 +241,24 @@ class Planning:
             self._cannot_be_planned(record, job, as_headrace_error(error))
         with live.changed:
             job.take_plan(plan, runner)
+            if suspected and not job.quarantined:
+                job.recover()
             live.changed.notify_all()
 
     def _plan_or_refuse(
-        self, record: ObjectRecord, job_record: JobRecord, tables: Mapping[str, int]
-    ) -> ViewPlan:  # fmt: skip
+        self, record: ObjectRecord, job_record: JobRecord, tables: Mapping[str, int], *, suspected: bool = False
+    ) -> ViewPlan:
         """A stored view's plan. Raises what `_plan` does, and `JobFailed` for a view of which the planning has ended
-        Spark again and again: all others go on.
+        Spark again and again, unless it is to be planned though it is `suspected`: all others go on.
         """
         found, name = self._deadly[record.id], f'{kind_of(record)} "{record.name}"'
-        if found >= PLANNING_TRIES:
+        if found >= PLANNING_TRIES and not suspected:
+            tried = found - PLANNING_TRIES
+            pause_s = min(SUSPECT_S * 2.0 ** min(tried, 16), SUSPECT_MOST_S)
+            self._suspects.setdefault(record.id, self._runtime.clock.monotonic_s() + pause_s)
             raise JobFailed(
                 f"Spark has ended {found} times in a row while {name} was planned",
-                hint="its rows stay readable, and the next start of the server tries again; "
+                hint="its rows stay readable; it is tried again after a while, and by the next start of the server; "
                 "see spark.log, and whether spark_driver_memory_mb is enough",
             )
         try:
@@ -211,7 +282,7 @@ class Planning:
         """A stored view's plan. Raises `JobFailed` if it is not the one that its state was made by."""
         content = record.content_as(PlannedContent)
         arrangements = job_record.plan.arrangements or ()
-        query = stored_query(self._planner, content)
+        query = stored_query(self._planner, content, self._as_made(record.id))
         plan = self._planner.plan(
             query, on_window_close=content.emit_on_window_close, arrangements=arrangements,
             on_error=on_error(job_record.options),
@@ -219,7 +290,8 @@ class Planning:
         if isinstance(content, SinkContent) and content.into is not None:
             plan = plan.into_table(len(self._catalog.state.objects[content.into].primary_key))
         elif isinstance(content, SinkContent):
-            plan = plan.into(record.options)
+            table = content.dead_letters
+            plan = plan.into(record.options, None if table is None else rows_schema(self._catalog.state.objects[table]))
         elif isinstance(content, IndexContent):
             plan = plan.keyed(len(content.key))
         if plan.fingerprint != job_record.plan.fingerprint or set(plan.state_tables()) != set(tables):
@@ -253,7 +325,7 @@ class Planning:
         if self._deadly[record.id]:  # its planning may end Spark again: not in an epoch that others wait for
             return None
         identity = self._identity(record, job_record, tables)
-        if files is None or identity is None or (found := files.find(record.id, identity)) is None:
+        if files is None or identity is None or (found := files.find(record.id, *identity)) is None:
             return None
 
         again = SparkLost("Spark was started again while the view was planned")
@@ -264,30 +336,41 @@ class Planning:
             except Exception as error:
                 if self.generation != generation:  # there is nothing defined yet where it was planned
                     raise again from error
-                if not isinstance(error, SparkLost):  # the next start finds out that it cannot be planned any more
-                    files.forget(record.id)
-                raise
+                if isinstance(error, (Fenced, SparkLost)):
+                    raise
+                files.forget(record.id)  # the next start, too, finds out that it cannot be planned any more
+                found = as_headrace_error(error)
+                raise NotPlannable(found.message, hint=found.hint, detail=found.detail) from error
             if plan.generation != generation:
                 raise again
             return plan
 
-        return LastingPlan(found.outline, make, found.forms, lambda kept: files.keep(record.id, identity, kept))
+        return LastingPlan(found.outline, make, found.forms, lambda kept: files.keep(record.id, *identity, kept))
 
     def runner(self, plan: ViewPlan, record: ObjectRecord, job: JobRecord) -> Runner:
         """The runner of a job with a plan that has just been made. The caller holds `ddl`."""
         files, identity = self._plans, self._identity(record, job, plan.state_tables())
         if files is None or identity is None:
             return self._runner_of(plan, plan.upstreams)
-        lasting = LastingPlan.of(plan, lambda kept: files.keep(record.id, identity, kept))
+        lasting = LastingPlan.of(plan, lambda kept: files.keep(record.id, *identity, kept))
         return self._runner_of(lasting, plan.upstreams)
 
-    def _identity(self, record: ObjectRecord, job: JobRecord, tables: Iterable[str]) -> str | None:
-        """What a plan follows from, Spark's own properties among it; None for one that is not kept."""
+    def _as_made(self, object_id: int) -> dict[str, tuple[int, str]]:
+        """Names of the sources that have got columns since an object was made, with their ids and what they were."""
+        found = {}
+        for source in self._catalog.state.objects_of(SourceContent):
+            width = source.content_as(SourceContent).width_before(object_id)
+            if width is not None:
+                found[spark_name(source.id)] = source.id, _earlier_name(source.id, width)
+        return found
+
+    def _identity(self, record: ObjectRecord, job: JobRecord, tables: Iterable[str]) -> tuple[str, str] | None:
+        """What a plan follows from, and Spark's own properties; None for one that is not kept."""
         if self._plans is None:
             return None
         with self._catalog.reading() as state:
             found = identity_of(state, record, job, tables)
-        return None if found is None else f"{found}-{self._planner.bridge.properties}"
+        return None if found is None else (found, self._planner.bridge.properties)
 
     def _runner_of(self, plan: ViewPlan | LastingPlan, upstreams: Sequence[int]) -> Runner:
         return self._make_runner(plan, {i: self._live.graph.relation(i).schema for i in upstreams})
@@ -311,11 +394,10 @@ class Planning:
             return
         fixed = isinstance(content, (TableContent, SourceContent, PlannedContent)) and content.append_only
         fixed = fixed and not (content.external and retracts(record.options))
-        self._planner.define(
-            PlannedRelation(record.id, record.name, fixed, time_column(record), primary_key=record.primary_key),
-            record.columns,
-            spark_name(record.id),
-        )
+        relation = PlannedRelation(record.id, record.name, fixed, time_column(record), primary_key=record.primary_key)
+        self._planner.define(relation, record.columns, spark_name(record.id))
+        for _, width in content.widths if isinstance(content, SourceContent) else ():
+            self._planner.define_earlier(relation, record.columns[:width], _earlier_name(record.id, width))
 
     @property
     def generation(self) -> int:

@@ -20,6 +20,7 @@ commit.py        the edits of each transaction of an epoch
 exact.py         at which epochs a relation is exact
 query_epochs.py  at which epochs a read sees its relations
 watermarks.py    what the catalog says of watermarks at an epoch
+allowance.py      how many rows the rate of a source lets in
 automatic.py     which indexes the system makes for a group
 lease.py         what the active server's lease says, and when it has run out
 view_options.py  options of a job, as `WITH` and `ALTER ... SET` give them

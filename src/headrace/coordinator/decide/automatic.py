@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 
 from headrace.catalog.contents import IndexContent
 from headrace.catalog.records import ObjectRecord
 from headrace.catalog.state import CatalogState
+from headrace.common.lazy_dataclass import dataclass
 from headrace.coordinator.decide.life import Life
 from headrace.plan.tree import Sharable
 

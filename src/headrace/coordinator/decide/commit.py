@@ -6,11 +6,12 @@ Pure: it looks at the graph and at the catalog's content, and returns edits. Who
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from headrace.catalog.edits import AddEvent, CarryAlong, CommitTable, Delete, Edit, Put
 from headrace.catalog.records import JobRecord, RunRecord, run_id
 from headrace.catalog.state import CatalogState
+from headrace.common.lazy_dataclass import dataclass
 from headrace.coordinator.decide.exact import Interval, after_commit
 from headrace.coordinator.decide.graph import Graph, J, R
 from headrace.coordinator.decide.group_epoch import GroupEpoch, JobPart, dues_after
@@ -93,7 +94,8 @@ def plan_final(
         found.edits += [Delete("position", p.key) for p in state.positions_of(job.id)]
         found.positions[job.id] = None
         if state.jobs[job.id].committed_epoch < targets[-1] or job.pending:
-            _advance(graph, state, found, job, targets, job.id in result.created, dues.get(job.id))
+            delivered = [e.target for e in epochs for p in e.parts if p.job.id == job.id and p.delivered]
+            _advance(graph, state, found, job, targets, job.id in result.created, dues.get(job.id), delivered)
     for i in graph.above(j.id for j in lane):
         if i in state.jobs and state.jobs[i].committed_epoch < target and i not in found.moves:
             assert graph.frontier(i) >= target, "an input that still changes is never passed by"
@@ -133,7 +135,7 @@ def _commit_tables(graph: Graph[R, J], state: CatalogState, job: J, target: int)
 
 def _advance(
     graph: Graph[R, J], state: CatalogState, found: Commit, job: J, targets: Sequence[int], created: bool,
-    due: int | None,
+    due: int | None, delivered: Sequence[int],
 ) -> None:  # fmt: skip
     record, target = state.jobs[job.id], targets[-1]
     exact: tuple[Interval, ...] = ()
@@ -154,6 +156,7 @@ def _advance(
     moved: JobRecord = replace(
         turned_to, committed_epoch=reached, frontier=max(record.frontier, reached), exact=exact,
         joined=record.joined or joined, due_epoch=record.due_epoch if due is None else due,
+        delivered_epoch=max([record.delivered_epoch, *delivered]),
     )  # fmt: skip
     found.edits.append(Put(moved))
     found.edits += [AddEvent(said, job.id, f'materialized view "{job.name}" is created') for said in effects]

@@ -6,10 +6,11 @@ No thread, clock, disk or Spark here: who uses it guards it with a lock of his o
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from operator import attrgetter
 from typing import Final, Generic, TypeVar
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.coordinator.decide.exact import (
     Interval,
     clipped,

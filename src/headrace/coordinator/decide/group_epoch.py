@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Generic, Literal
 
 from headrace.catalog.state import CatalogState
+from headrace.common.lazy_dataclass import dataclass
 from headrace.coordinator.decide.graph import J
 from headrace.coordinator.decide.steps import StepPosition
 from headrace.state.schema import RunRef
@@ -28,6 +29,8 @@ class JobPart(Generic[J]):
     finished: bool = False
     stored: bool = True
     """Every step of it is durable."""
+    delivered: bool = False
+    """Its changes are at the target of a sink, under the epoch's number."""
     due_before: int = 0
     """When the passing of time next changes its content as it was before: an epoch, 0 for never."""
     due: int | None = None

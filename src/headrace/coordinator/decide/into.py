@@ -11,8 +11,10 @@ from headrace.errors import StatementError
 
 
 def target_of(record: ObjectRecord) -> int | None:
-    """The id of the table that a sink goes into; None for whatever else."""
-    return record.content.into if isinstance(record.content, SinkContent) else None
+    """The id of the table that a sink goes into, or that has the rows which its target refuses; None for others."""
+    if not isinstance(record.content, SinkContent):
+        return None
+    return record.content.into if record.content.into is not None else record.content.dead_letters
 
 
 def fed_by(state: CatalogState, record: ObjectRecord) -> Iterator[ObjectRecord]:

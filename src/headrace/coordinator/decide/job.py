@@ -8,10 +8,11 @@ what may become of what is said by the states themselves (`life.py`, `membership
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 from headrace.catalog.records import JobRecord, JobStatus
+from headrace.common.lazy_dataclass import dataclass
 from headrace.coordinator.decide.exact import Interval
 from headrace.coordinator.decide.life import NO_TROUBLE, RUNNING, Life, Trouble, Turn
 from headrace.coordinator.decide.membership import Membership, Move, step

@@ -9,11 +9,12 @@ is true: who takes over does so by the catalog's fence, and who was shut out wro
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Final
 
 from headrace.catalog.records import SettingRecord
 from headrace.catalog.state import CatalogState
+from headrace.common.lazy_dataclass import dataclass
 from headrace.errors import CorruptObject
 
 LEASE: Final = "lease"

@@ -14,11 +14,12 @@ because the outcome of a transaction was not known, leaves the status as it is.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum, auto
 from typing import Final, Literal
 
 from headrace.catalog.records import JobRecord, JobStatus
+from headrace.common.lazy_dataclass import dataclass
 from headrace.errors import HeadraceError
 
 Effect = Literal["job_created", "job_paused", "job_resumed", "job_quarantined"]
@@ -36,7 +37,8 @@ class Turn(Enum):
     LOG_LOST = auto()
     """The log of an input does not reach back to where it stands: it cannot go on."""
     UNPLANNABLE = auto()
-    """After a start it cannot be planned as before, or its state does not fit together."""
+    """After a start, or when an epoch first needs its plan, it cannot be planned as before; or its state does not fit
+    together."""
     PLANNED = auto()
     """After a start it was planned as before, which it could not be once."""
 

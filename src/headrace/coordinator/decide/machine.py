@@ -8,9 +8,9 @@ the global checkpoint is the case of one group with all jobs.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from headrace.common.epoch import epoch_ms
+from headrace.common.lazy_dataclass import dataclass
 from headrace.coordinator.decide.exact import intersect_all
 from headrace.coordinator.decide.graph import NOT_AHEAD, Graph, GraphIndex, J, R
 from headrace.coordinator.decide.membership import GroupPlace

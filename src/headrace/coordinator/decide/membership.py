@@ -14,11 +14,12 @@ cannot happen is an assertion. An ALTER puts a job into another group, at whatev
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum, auto
 from typing import Final
 
 from headrace.catalog.records import JobRecord
+from headrace.common.lazy_dataclass import dataclass
 
 
 class GroupPlace(Enum):

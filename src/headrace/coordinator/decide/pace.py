@@ -6,7 +6,9 @@ Of each the methods give what it is from then on. Nothing of it is durable.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
+
+from headrace.common.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,9 +16,9 @@ global reads back, which a notice says by name. Inside `BEGIN`, `latest` is `sna
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.coordinator.decide.exact import ChangeLog, Interval, intersect_all, newest
 
 Consistency: TypeAlias = Literal["snapshot", "global", "latest"]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import Column
+from headrace.common.lazy_dataclass import dataclass
 from headrace.coordinator.decide.exact import ChangeLog
 from headrace.state.schema import TableSchema
 

@@ -1,22 +1,24 @@
 """Who of a checkpoint group moves in step from now on: decided in memory, then made durable, or taken back. Pure.
 
 In that order, since a commit that comes between must find what it began in another place void already. Who asks it:
-planning after a start or a loss of Spark (`planning.py`), a lost log (`lane_failures.py`), and the simulation.
+planning after a start or a loss of Spark (`planning.py`), a job that cannot go on (`lane_failures.py`), and the
+simulation.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Generic
 
 from headrace.catalog.edits import AddEvent, Edit, Put
 from headrace.catalog.state import CatalogState
+from headrace.common.lazy_dataclass import dataclass
 from headrace.coordinator.decide.graph import Graph, J, R
 from headrace.coordinator.decide.life import Turn, turned
 from headrace.coordinator.decide.membership import Membership
 from headrace.coordinator.decide.standing import Standing
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, LogLost
 
 
 @dataclass
@@ -48,14 +50,15 @@ def settled(graph: Graph[R, J], state: CatalogState, group: str) -> Settlement[J
 
 
 def quarantined(graph: Graph[R, J], state: CatalogState, job: J, error: HeadraceError) -> Settlement[J]:
-    """Stop a job that has lost a log; the others of its group go on, but for those that read it."""
+    """Stop a job that has lost a log or its plan; the others of its group go on, but for those that read it."""
     if job.id not in state.jobs:
         return Settlement()  # it has been dropped
     members = _members(graph, job.group)
     before = _as_they_are(members)
-    job.turn(Turn.LOG_LOST)
+    turn = Turn.LOG_LOST if isinstance(error, LogLost) else Turn.UNPLANNABLE
+    job.turn(turn)
     left = graph.settle(job.group)
-    record, effects = turned(state.jobs[job.id], Turn.LOG_LOST)
+    record, effects = turned(state.jobs[job.id], turn)
     text = f'materialized view "{job.name}" is quarantined: {error.message}'
     edits = _leave(state, [j for j in left if j is not job])
     edits.append(Put(replace(record, joined=job.joined)))

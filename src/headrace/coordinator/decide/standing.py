@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from headrace.catalog.records import JobRecord, JobStatus
+from headrace.common.lazy_dataclass import dataclass
 from headrace.coordinator.decide.exact import Interval
 from headrace.coordinator.decide.life import Life, Turn, step
 from headrace.coordinator.decide.steps import StepPosition

@@ -11,10 +11,11 @@ docs/design/0005 tells what a crash or a failure between two steps comes to.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeAlias
 
 from headrace.catalog.records import PositionRecord
+from headrace.common.lazy_dataclass import dataclass
 from headrace.dataflow.params import END_OF_KEYS, LOWEST_KEY
 from headrace.state.schema import RunRef
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.coordinator.decide.exact import Interval, newest
 
 ROWS_PER_TASK = 100_000

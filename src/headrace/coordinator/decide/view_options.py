@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.config import Settings
-from headrace.connectors.job_options import BARRIER, CHECKPOINT, LOG_LIMIT, POLICY, check
+from headrace.connectors.job_options import BARRIER, CHECKPOINT, COMMIT, LOG_LIMIT, POLICY, check
 from headrace.connectors.option_reader import OptionReader
 
 
@@ -42,8 +42,13 @@ class Cadence:
 def cadence(settings: Settings, all_options: Iterable[Mapping[str, str]]) -> Cadence:
     """The cadence of jobs with these options: the smallest of each. Unless told otherwise every epoch is committed."""
     found = list(all_options)
-    checkpoint_ms = min(int(o.get(CHECKPOINT, settings.checkpoint_interval_ms)) for o in found)
+    checkpoint_ms = min(_checkpoint_ms(settings, o) for o in found)
     return Cadence(min([checkpoint_ms, *(int(o[BARRIER]) for o in found if BARRIER in o)]), checkpoint_ms)
+
+
+def _checkpoint_ms(settings: Settings, options: Mapping[str, str]) -> int:
+    every, interval_ms = int(options.get(COMMIT, 1)), int(options.get(CHECKPOINT, settings.checkpoint_interval_ms))
+    return interval_ms if every == 1 else every * max(interval_ms, settings.barrier_interval_ms)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,6 @@ is made up for by the next rows.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,6 +22,7 @@ import pyarrow.compute as pc
 from headrace.catalog.contents import PlannedContent, SourceContent, TableContent
 from headrace.catalog.records import ObjectRecord
 from headrace.catalog.state import CatalogState
+from headrace.common.lazy_dataclass import dataclass
 from headrace.connectors.base import Offsets
 from headrace.coordinator.decide.graph import Graph, J, R
 from headrace.plan.watermark_rules import LeastWatermark

@@ -6,10 +6,11 @@ Pure: it looks at the graph and at the catalog's content. Whoever runs the step 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Protocol
 
 from headrace.catalog.state import CatalogState
+from headrace.common.lazy_dataclass import dataclass
 from headrace.common.shifts import epoch_reaching
 from headrace.connectors.base import Offsets
 from headrace.coordinator.decide.graph import Graph, J, R
@@ -31,7 +32,7 @@ from headrace.coordinator.decide.targets import UNKNOWN_ROWS
 from headrace.coordinator.decide.watermarks import Cut, closes, cuts
 from headrace.dataflow.params import END_OF_KEYS, ReadPart
 from headrace.errors import LogLost
-from headrace.state.schema import RunRef
+from headrace.state.schema import HANDED, RunRef
 
 
 class SourceRanges(Protocol):
@@ -205,6 +206,12 @@ def _input(s: Slice, refs: tuple[RunRef, ...], tasks: tuple[object, ...]) -> Inp
     if s.whole:
         return InputRead(refs)
     return InputRead(tuple(r for r in refs if r.k_max >= s.low and r.k_min < s.high), (s.low, s.high))
+
+
+def note_left_out(part: JobPart[J], runs: Sequence[RunRef]) -> None:
+    """A sink has told which rows are to be left out: the run with them is made durable, and the step run again."""
+    part.runs += [ref for ref in runs if ref.table_id == part.job.tables[HANDED]]
+    part.stored = False
 
 
 def note_step(part: JobPart[J], work: Work, runs: Sequence[RunRef], due_us: int | None = None) -> None:

@@ -56,6 +56,9 @@ def wait_all(
             # Not the frontier: a view whose input has taken in several epochs at once will not change before the
             # last of them, and has none of their rows.
             known, here = GraphIndex(), [j for j in jobs if j.id in live.graph.jobs and j.life.serves]
+            # What was paused or quarantined meanwhile holds up those built on it, as if it had been so before.
+            held = live.graph.held_up(j.id for j in jobs if j.id in live.graph.jobs and not j.life.runs)
+            here = [j for j in here if j.id not in held]
             return [j for j in here if (newest(live.graph.exact(j.id, known)) or 0) < epoch]
 
         def failed(left: list[Job]) -> list[Job]:
@@ -83,15 +86,24 @@ def wait_all(
 
 
 def wait_planned(live: LiveState, runtime: Runtime, application: Application, timeout_s: float) -> bool:
-    """Wait until all views are planned in the Spark that runs, or nobody plans them any more; whether that is so."""
+    """Wait until all views are planned in the Spark that runs, or by what was kept of their plans before it does; or
+    nobody plans them any more. Whether that is so.
+    """
 
     def settled() -> bool:
         if runtime.stopping:
             return True
-        return application.suspended is None and not any(job.starting for job in live.graph.jobs.values())
+        return runs_all(live, application)
 
     with live.changed:
         return live.changed.wait_until(settled, timeout_s)
+
+
+def runs_all(live: LiveState, application: Application) -> bool:
+    """Whether all views are planned that can be, so that it is known of each whether it runs."""
+    with live.lock:
+        awaited = any(job.starting for job in live.graph.jobs.values())
+        return (application.suspended is None or application.starts) and not awaited
 
 
 def _job(graph: Graph[LiveRelation, Job], job_id: int) -> Job:
@@ -103,9 +115,11 @@ def _job(graph: Graph[LiveRelation, Job], job_id: int) -> Job:
 
 def _job_failed(job: Job) -> JobFailed:
     assert job.error is not None
-    return JobFailed(
+    failed = JobFailed(
         f'job "{job.name}" is failing: {job.error.message}',
         detail=job.error.detail,
         hint=job.error.hint,
         sqlstate=job.error.sqlstate,
     )
+    failed.job_id, failed.job_name = job.id, job.name
+    return failed

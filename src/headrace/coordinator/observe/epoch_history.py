@@ -9,9 +9,10 @@ import json
 import threading
 from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.connectors.base import RowError
 
 if TYPE_CHECKING:

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 from headrace.catalog.records import ObjectRecord, StateTableRecord
 from headrace.catalog.state import CatalogState
+from headrace.common.lazy_dataclass import dataclass
 from headrace.coordinator.upkeep.owner import FOLDER
 from headrace.errors import UndefinedTable
 from headrace.state.inspect import run_problems

@@ -7,9 +7,9 @@ I/O counters have grown, and counts when its step is committed.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Literal
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.coordinator.run.live_state import LiveState, Metrics
 from headrace.coordinator.run.storage import Storage
 from headrace.coordinator.upkeep.compaction import MergeCounts

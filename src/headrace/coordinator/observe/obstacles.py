@@ -5,9 +5,9 @@ The caller holds the lock that guards the graph.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import NoReturn
+from typing import Final, NoReturn, TypeAlias
 
 from headrace.common.epoch import epoch_ms
 from headrace.coordinator.decide.exact import Interval, intersect_all, newest
@@ -16,10 +16,15 @@ from headrace.coordinator.decide.query_epochs import Candidate, Consistency, com
 from headrace.coordinator.run.live_state import Job, LiveRelation
 from headrace.errors import SnapshotUnavailable
 
+HIDDEN: Final = "<insufficient privilege>"
+"""In the place of what failed, which may have values of rows in it, for who may not see those."""
+MayKnow: TypeAlias = Callable[[int], bool]
+"""Whether a reader may be told what failed in a job."""
+
 
 def refuse_behind(
     graph: Graph[LiveRelation, Job], read: Sequence[Candidate], behind: Job, wanted: int, consistency: Consistency, *,
-    exactly: bool, written: int,
+    exactly: bool, written: int, may_know: MayKnow,
 ) -> NoReturn:  # fmt: skip
     """Raise `SnapshotUnavailable`: a view is not at the epoch that a read must have, and does not get there in time.
 
@@ -27,7 +32,7 @@ def refuse_behind(
     """
     at = graph.job_frontier(behind)
     why = stuck_jobs(graph, behind.id) or [behind]
-    reasons = "; ".join(_state_of(graph, j) for j in why)
+    reasons = "; ".join(_state_of(graph, j, may_know) for j in why)
     created = [graph.exact(j.id) for j in created_views(graph)]
     common = newest(common_epochs(consistency, read, created))
     if exactly:
@@ -50,31 +55,33 @@ def refuse_behind(
 
 
 def notices(
-    graph: Graph[LiveRelation, Job], ids: Sequence[int], epochs: Mapping[int, int], limit_ms: int, *, others: bool
-) -> list[str]:
+    graph: Graph[LiveRelation, Job], ids: Sequence[int], epochs: Mapping[int, int], limit_ms: int, *, others: bool,
+    may_know: MayKnow,
+) -> list[str]:  # fmt: skip
     """What a read is told of its views in trouble, and of those further behind than a limit (0: any).
 
     With `others`, of views that it does not read, too, where these hold it back.
     """
     own = graph.jobs_above(ids)
-    found = [_state_of(graph, j) for j in reversed(own) if _trouble(j)]
+    found = [_state_of(graph, j, may_know) for j in reversed(own) if _trouble(j)]
     for job in (graph.jobs[i] for i in ids if i in graph.jobs):
         late_ms = epoch_ms(graph.complete) - epoch_ms(epochs[job.id])
         if limit_ms and late_ms > limit_ms and not _trouble(job):
             found.append(f'materialized view "{job.name}" is {late_ms / 1000:.0f} s behind: epoch {epochs[job.id]}')
     if others and epochs:
-        found += _holding_back(graph, own, next(iter(epochs.values())))
+        found += _holding_back(graph, own, next(iter(epochs.values())), may_know)
     return found
 
 
-def _holding_back(graph: Graph[LiveRelation, Job], own: Sequence[Job], epoch: int) -> list[str]:
+def _holding_back(graph: Graph[LiveRelation, Job], own: Sequence[Job], epoch: int, may_know: MayKnow) -> list[str]:
     """The views in trouble without which a global read would be newer."""
     counted = created_views(graph)
     well: list[Sequence[Interval]] = [graph.exact(j.id) for j in counted if not stuck_jobs(graph, j.id)]
     best = newest(intersect_all(well)) if well else graph.complete
     if best is None or best <= epoch:
         return []
-    return [f"{_state_of(graph, j)}; it holds back global reads" for j in counted if _trouble(j) and j not in own]
+    held = [j for j in counted if _trouble(j) and j not in own]
+    return [f"{_state_of(graph, j, may_know)}; it holds back global reads" for j in held]
 
 
 def created_views(graph: Graph[LiveRelation, Job]) -> list[Job]:
@@ -95,21 +102,22 @@ def stuck_jobs(graph: Graph[LiveRelation, Job], relation_id: int) -> list[Job]:
     return [j for j in found.values() if _trouble(j)]
 
 
-def _state_of(graph: Graph[LiveRelation, Job], job: Job) -> str:
+def _state_of(graph: Graph[LiveRelation, Job], job: Job, may_know: MayKnow) -> str:
     """What keeps a view, in one sentence."""
     if job.error is not None:
         since = datetime.fromtimestamp(job.trouble.since_ms / 1000, UTC).isoformat(timespec="seconds")
         verb = "quarantined" if job.quarantined else "failing"
-        return f'materialized view "{job.name}" is {verb} since {since}: {job.error.message}'
+        reason = job.error.message if may_know(job.id) else HIDDEN
+        return f'materialized view "{job.name}" is {verb} since {since}: {reason}'
     if job.paused:
         return f'materialized view "{job.name}" is paused'
     late_s = (epoch_ms(graph.complete) - epoch_ms(graph.job_frontier(job))) / 1000
     return f'materialized view "{job.name}" is {late_s:.1f} s behind'
 
 
-def refuse_new(job: Job) -> NoReturn:
+def refuse_new(job: Job, may_know: MayKnow) -> NoReturn:
     """Raise `SnapshotUnavailable`: a view is not readable at all yet."""
-    reason = f": {job.error.message}" if job.error is not None else ""
+    reason = "" if job.error is None else f": {job.error.message if may_know(job.id) else HIDDEN}"
     raise SnapshotUnavailable(
         f'materialized view "{job.name}" is still being created{reason}',
         detail=job.catching_up.text or None,

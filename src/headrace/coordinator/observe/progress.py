@@ -14,9 +14,10 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.errors import JobFailed
 
 MOST_TASKS = 10_000

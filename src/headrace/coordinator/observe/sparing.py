@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from headrace.catalog.edits import AddEvent
+from headrace.common.lazy_dataclass import dataclass
 
 BURST = 10
 """Events of a kind about one thing that are told however close they follow each other."""

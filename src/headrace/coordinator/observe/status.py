@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final, get_args
 
 from headrace.common.epoch import epoch_ms
+from headrace.common.lazy_dataclass import dataclass
 from headrace.connectors.job_options import CHECKPOINT
 from headrace.coordinator.decide.exact import Interval, newest
 from headrace.coordinator.decide.view_options import log_limit

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 
 from headrace.catalog.catalog import Catalog
 from headrace.catalog.edits import AddEvent
 from headrace.common.clock import Clock
 from headrace.common.epoch import epoch_ms
+from headrace.common.lazy_dataclass import dataclass
 from headrace.config import Settings
 from headrace.coordinator.decide.exact import intersect_all, newest
 from headrace.coordinator.decide.graph import Graph
@@ -117,8 +117,8 @@ class Barriers:
         if job.quarantined:
             cause = "a new start" if isinstance(job.error, LogLost) else "its plan"
             return f"{cause}: it is quarantined" + (f": {job.error.message}" if job.error is not None else "")
-        if self._suspended() is not None:
-            starts = self._suspended() is SPARK_STARTS
+        starts = self._suspended() is SPARK_STARTS
+        if self._suspended() is not None and not (starts and job.runner is not None):
             return "Spark: it is starting" if starts else "Spark: it has ended, and is being started again"
         if job.starting:
             return "its plan: the views are planned one after another once Spark runs"

@@ -2,7 +2,7 @@
 
 operation.py      starts and stops the parts, moves them to another Spark, takes over from another server
 start_times.py    how long the steps of a start take
-spark_work.py     what Spark does for the coordinator: epochs' steps, merges
+spark_work.py     what Spark does for the coordinator: epochs' steps, merges; and what runs before there is one
 core.py           makes what the parts share
 live_state.py     relations, jobs and epochs in memory, and the lock that guards them
 storage.py        where all lies that is durable: the catalog, the objects, who holds them

@@ -17,7 +17,7 @@ from headrace.coordinator.observe.sparing import Sparing
 from headrace.coordinator.run.attempt import EpochInFlight, configured_rows
 from headrace.coordinator.run.live_state import Job, LiveState, Metrics
 from headrace.coordinator.run.runtime import Runtime
-from headrace.dataflow.runner import EpochResult
+from headrace.dataflow.epoch_result import EpochResult
 from headrace.errors import HeadraceError, JobFailed
 
 

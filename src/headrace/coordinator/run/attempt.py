@@ -6,11 +6,12 @@ import itertools
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from headrace.catalog.edits import DATABASE_KEY
 from headrace.catalog.state import CatalogState
 from headrace.common.faults import fault_point
+from headrace.common.lazy_dataclass import dataclass
 from headrace.config import Settings
 from headrace.connectors.base import Offsets, Source
 from headrace.connectors.confidential import hiding
@@ -20,15 +21,15 @@ from headrace.coordinator.ddl.secrets import Vault
 from headrace.coordinator.decide.group_epoch import GroupEpoch, JobPart
 from headrace.coordinator.decide.targets import choose_parallelism
 from headrace.coordinator.decide.watermarks import mark_at
-from headrace.coordinator.decide.work import Work, lookup_refs, next_work, note_step, source_rests
+from headrace.coordinator.decide.work import Work, lookup_refs, next_work, note_left_out, note_step, source_rests
 from headrace.coordinator.observe.epoch_history import EdgeReads
 from headrace.coordinator.observe.progress import ProgressBook
 from headrace.coordinator.run.capacity import Capacity
 from headrace.coordinator.run.live_state import Job, LiveState, Runner
 from headrace.coordinator.run.runtime import Runtime
 from headrace.coordinator.run.storage import Storage
+from headrace.dataflow.epoch_result import EpochResult
 from headrace.dataflow.params import EpochParams, ReadPart, SourceInput, StateInput, TableInput
-from headrace.dataflow.runner import EpochResult
 from headrace.errors import JobFailed
 from headrace.state.memory import task_share_bytes
 
@@ -239,6 +240,8 @@ class Attempts:
             state=own,
             closed_us=closed_us,
             delivery=f"{state.config.get(DATABASE_KEY, 0):x}-{job.id}" if job.delivers else "",
+            delivered=state.jobs[job.id].delivered_epoch if job.delivers else 0,
+            sink_name=job.name if job.delivers else "",
             sink_secrets=self._vault.values(graph.relation(job.id).record.secrets),
         )
         return params, choose_parallelism(round(work.step.rows), most_tasks(settings, job.options))
@@ -310,7 +313,11 @@ class Attempts:
     def _note(self, now: EpochInFlight, attempt: _Attempt, result: EpochResult) -> None:
         """A step has been run."""
         part, work = attempt.part, attempt.work
+        if result.undelivered:
+            note_left_out(part, result.runs)
+            return
         note_step(part, work, result.runs, result.due_us)
+        part.delivered = part.delivered or (part.job.delivers and bool(result.rows_out))
         reads = {
             i: reads_of(rows, first=not part.committed, at_hand=i in attempt.at_hand)
             for i, rows in result.rows_by_input.items()

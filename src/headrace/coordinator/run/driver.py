@@ -137,9 +137,9 @@ class Driver:
 
     def _wait(self) -> bool:
         """Until there is something to do; False when it is time to stop."""
-        application, live = self._application, self._live
+        live = self._live
         while not self._left:
-            if self._now is not None and (self._now.outdated or application.suspended is not None):
+            if self._now is not None and (self._now.outdated or self._held(self._now.lane)):
                 self._close()
             self._checkpoint()
             with live.changed:
@@ -147,7 +147,7 @@ class Driver:
                 if self._runtime.stopping or not lane:
                     self._leave()
                     return False
-                if application.suspended is not None:
+                if self._held(lane):
                     live.changed.wait()
                     continue
                 if self._now is not None:
@@ -170,6 +170,11 @@ class Driver:
                     wait_s = min((s for s in (delay_s, held_s) if s is not None), default=None)
                     live.changed.sleep(partial(self._ready.idle, lane), wait_s)
         return False
+
+    def _held(self, lane: list[Job]) -> bool:
+        """Whether it has to wait for Spark."""
+        with self._live.lock:
+            return self._application.holds(lane)
 
     @property
     def _storing(self) -> bool:
@@ -265,7 +270,7 @@ class Driver:
         with live.changed:
             lane = self.lane()
             decision = self._ready.decision(lane) if lane else Decision(0, False)
-            if runtime.stopping or self._application.suspended is not None or not decision.run:
+            if runtime.stopping or self._held(lane) or not decision.run:
                 return None
             before = tuple(self._commits.waiting)
             epoch = open_epoch(lane, decision.target, [b.epoch for b in before])

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from headrace.catalog.catalog import Catalog
 from headrace.catalog.edits import SetConfig
@@ -41,6 +41,8 @@ class EpochClock:
         """The bound as far as it is durable, or lower; guarded by the lock of `changed`."""
         self._under_way: set[int] = set()
         self._complete = 0
+        self.completing: Callable[[int], AbstractContextManager[object]] = lambda epoch: nullcontext()
+        """Around the moment from which on an epoch counts as complete, under the lock of `changed`."""
         self._allocator = EpochAllocator(0, clock.now_ms)
         if not following:
             self.lead(catalog.state)
@@ -52,15 +54,18 @@ class EpochClock:
             start = max(state.last_epoch, self._reserved, self._complete)
             self._allocator = EpochAllocator(start, self._clock.now_ms)
             self._following = False
-            self._complete = start
-            self._changed.advanced()
+            self._completed(start)
 
     def follow(self, complete: int) -> None:
         """The other server says that an epoch is complete."""
         with self._changed:
             if complete > self._complete:
-                self._complete = complete
-                self._changed.advanced()
+                self._completed(complete)
+
+    def _completed(self, epoch: int) -> None:
+        with self.completing(epoch):
+            self._complete = epoch
+        self._changed.advanced()
 
     @property
     def complete(self) -> int:
@@ -107,8 +112,7 @@ class EpochClock:
             # One that was given up before the bound was durable might be given out again after a restart.
             complete = min(complete, self._reserved)
             if complete > self._complete:
-                self._complete = complete
-                self._changed.advanced()
+                self._completed(complete)
 
     @contextmanager
     def epoch(self) -> Iterator[int]:

@@ -7,7 +7,6 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 
 from structlog import get_logger
@@ -15,6 +14,7 @@ from structlog import get_logger
 from headrace.catalog.catalog import Catalog
 from headrace.catalog.edits import AddEvent
 from headrace.common.clock import Clock
+from headrace.common.lazy_dataclass import dataclass
 from headrace.config import Settings
 from headrace.coordinator.decide.targets import retry_delay_ms
 from headrace.coordinator.observe.sparing import Sparing
@@ -185,3 +185,20 @@ def as_headrace_error(error: BaseException) -> HeadraceError:
     if isinstance(error, OSError):
         return StorageError(f"{type(error).__name__}: {error}")
     return JobFailed(f"{type(error).__name__}: {error}")
+
+
+def without_frames(error: HeadraceError) -> HeadraceError:
+    """The same error, which does not hold what the code had in hands that raised it, or what caused it.
+
+    An error that is kept as a state would: a frame knows who keeps it, so that clients that got nowhere would stay
+    with their threads until garbage is looked for.
+    """
+    left: list[BaseException] = [error]
+    seen: set[int] = set()
+    while left:
+        each = left.pop()
+        if id(each) not in seen:
+            seen.add(id(each))
+            each.__traceback__ = None
+            left += [other for other in (each.__cause__, each.__context__) if other is not None]
+    return error

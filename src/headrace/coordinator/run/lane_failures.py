@@ -6,6 +6,8 @@ import random
 from collections.abc import Callable
 from contextlib import suppress
 
+from structlog import get_logger
+
 from headrace.catalog.edits import AddEvent
 from headrace.coordinator.decide.commit import plan_rewind
 from headrace.coordinator.decide.settlement import quarantined
@@ -25,6 +27,7 @@ from headrace.errors import (
     HeadraceError,
     LogLost,
     NotNullViolation,
+    NotPlannable,
     OutOfBudget,
     SinkError,
     SparkLost,
@@ -85,12 +88,19 @@ class Failures:
         target = now.epoch.target if now is not None else 0
         if runtime.stopping or job is None:
             return
+        if application.starts:  # whatever it is, Spark may do it: if not, that is a failure
+            with live.changed:
+                for other in lane:
+                    other.await_plan()
+                live.changed.notify_all()
+            get_logger("headrace").info("a view waits for Spark", view=job.name, why=error.message)
+            return
         if application.suspended is not None or (isinstance(error, SparkLost) and application.is_lost()):
             return  # no fault of the job: it goes on from its checkpoint as soon as there is another Spark
         if now is not None and (error.sqlstate[:2] in EXPRESSION_ERRORS or refused(job, error)) and self._rewound(now):
             return
         settings = runtime.settings
-        if isinstance(error, LogLost):
+        if isinstance(error, (LogLost, NotPlannable)):
             with suppress(HeadraceError):
                 self._quarantine(job, error)
             storage.check_fence()
@@ -146,4 +156,4 @@ class Failures:
 
 def refused(job: Job, error: HeadraceError | None) -> bool:
     """Whether a table does not take what a sink has for it: a later epoch, with the rows mended, may be taken."""
-    return HANDED in job.tables and isinstance(error, (NotNullViolation, SinkError))
+    return HANDED in job.tables and not job.delivers and isinstance(error, (NotNullViolation, SinkError))

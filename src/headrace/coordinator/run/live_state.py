@@ -5,21 +5,22 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Literal, Protocol
 
 from headrace.catalog.catalog import Catalog
 from headrace.catalog.state import CatalogState
 from headrace.common.clock import Clock
+from headrace.common.lazy_dataclass import dataclass
 from headrace.connectors.base import SlotStanding, Source
 from headrace.coordinator.decide.graph import Graph
 from headrace.coordinator.decide.job import JobState, PlanFacts
 from headrace.coordinator.decide.relation import RelationState
 from headrace.coordinator.run.epochs import EpochClock
 from headrace.coordinator.run.waiting import Waiters
+from headrace.dataflow.epoch_result import EpochResult
 from headrace.dataflow.kept_plans import LastingPlan, Outline
 from headrace.dataflow.params import EpochParams
-from headrace.dataflow.runner import EpochResult
 from headrace.errors import HeadraceError
 from headrace.plan.planner import ViewPlan
 from headrace.state.schema import TableSchema
@@ -57,6 +58,10 @@ class LiveRelation(RelationState):
     error_since_ms: int = 0
     slot: SlotStanding | None = None
     """Of a shared source: how far behind lies what it holds where it reads, as of the last look."""
+    left: Mapping[str, int] | None = None
+    """How many rows of a source's splits are there and not bound yet, as of the last look."""
+    added: tuple[str, ...] = ()
+    """Columns that have come where a source reads, and that it does not have, as of the last look."""
     newest_us: int | None = None
     """The highest event time that jobs have read of a source, Unix microseconds."""
 
@@ -108,6 +113,12 @@ class Job(JobState):
         self.plan, self.runner = plan, runner
         known = self.facts if plan is None else PlanFacts(plan.event_time, plan.temporal, plan.changes_only)
         self.facts = replace(known, awaited=False)
+        self.void()
+
+    def await_plan(self) -> None:
+        """What it runs by is not to be used any more, and nothing that was begun by it: it will be planned."""
+        self.runner = None
+        self.facts = PlanFacts(awaited=True)
         self.void()
 
     def outgrow(self, growing: Mapping[int, int]) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from headrace.common.lazy_dataclass import dataclass
 
 
 @dataclass

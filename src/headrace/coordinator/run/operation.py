@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 from structlog import get_logger
@@ -13,6 +13,7 @@ from headrace.catalog.following import FollowedCatalog, Refreshed
 from headrace.common.ownership import Ownership, is_served
 from headrace.coordinator.ddl.location import location_edits
 from headrace.coordinator.ddl.planning import Planning
+from headrace.coordinator.ddl.replacing import left_behind
 from headrace.coordinator.observe.progress_server import ProgressServer
 from headrace.coordinator.reads import Reads
 from headrace.coordinator.run.application import SPARK_STARTS
@@ -44,11 +45,11 @@ class Operation:
     def __init__(
         self, core: Core, *, planning: Planning, lanes: Lanes, reads: Reads, writer: Writer, owner: Owner,
         lease: LeaseKeeper, spark: SparkWork, progress: ProgressServer | None, loops: Mapping[str, Callable[[], None]],
-        news: Callable[[Refreshed | None], None],
+        news: Callable[[Refreshed | None], None], drop: Callable[[Sequence[int]], None],
     ) -> None:  # fmt: skip
         """`loops` are the main functions of the active server's threads by their names.
 
-        `news` is told on a standby what has changed in the catalog, None for anything.
+        `news` is told on a standby what has changed in the catalog, None for anything. `drop` drops objects.
         """
         self._live = core.live
         self._storage = core.storage
@@ -67,6 +68,7 @@ class Operation:
         self._progress = progress
         self._loops = loops
         self._news = news
+        self._drop = drop
         self._times = StartTimes(core.runtime.clock, core.storage.catalog)
         self._threads: list[threading.Thread] = []
         self._ownership: Ownership | None = None
@@ -125,16 +127,21 @@ class Operation:
         if self._lease.take():
             self._lease.start()
         self._times.step("storage", self._prepare)
+        left = left_behind(self._storage.catalog.state)  # before anybody can begin to make another one
         self._writer.tables.recover()
         writable()
         self._times.step("relations", self._planning.recover)
         self._times.step("reads", self._reads.recover)
+        if left:
+            self._guard.chore("dropping what a server that ended was filling", lambda: self._drop(left))
         if self._progress is not None:
             self._progress.start(self._guard.forever)
         for job in list(self._live.graph.jobs.values()):
             self._history.paused(job.id, job.paused, self._runtime.clock.monotonic_s())
         if self._application.suspended is None:
             self._plan_views()
+        elif self._application.starts:
+            self._launch("kept plans", self._use_kept)
         for name, target in self._loops.items():
             self._launch(name, target)
         self.ready.set()
@@ -145,6 +152,11 @@ class Operation:
             self._planning.define()
             self._times.step("views", self._planning.plan)
             self._times.tell_if_slow()
+
+    def _use_kept(self) -> None:
+        """Let views run that need no Spark for it. What fails here leaves them to Spark."""
+        with suppress(Fenced):  # which whoever writes next finds out, too
+            self._guard.chore("taking up kept plans", self._planning.take_kept)
 
     def _launch(self, name: str, target: Callable[[], None]) -> None:
         thread = threading.Thread(target=target, name=f"headrace-{name}", daemon=True)
@@ -210,6 +222,7 @@ class Operation:
         # What is left of a failed server must not run on: none of it may commit.
         self._lanes.halt_all(wait_s if runtime.failure is None else 0.0)
         self._end_threads(wait_s)
+        self._spark.end_processes()
         if self._progress is not None:
             self._progress.stop()
         self._lease.end(wait_s)
@@ -245,6 +258,7 @@ class Operation:
 
     def _cancel_all(self) -> None:
         self._spark.cancel()
+        self._spark.end_processes()
         self._lanes.halt_all(0.0)
 
     def suspend(self, reason: HeadraceError) -> None:
@@ -275,6 +289,14 @@ class Operation:
             raise
         self._application.planned()
 
+    def plan_suspect(self) -> None:
+        """Plan a view again that was given up since Spark has ended while it was planned, if it is time for one.
+
+        Raises `SparkLost` if that ends it another time.
+        """
+        if self.standby is None and self._application.suspended is None:
+            self._planning.plan_suspect()
+
     def _renew(self, begin: Callable[[], None], serve: Callable[[], None]) -> None:
         runtime = self._runtime
         since_s = runtime.clock.monotonic_s()
@@ -284,6 +306,7 @@ class Operation:
             first, leads = self._application.suspended is SPARK_STARTS, self.standby is None
             if leads:
                 self._planning.define()
+            self._spark.end_processes()
             serve()
             if first or not leads:  # nothing runs before it is planned; who takes over plans it
                 self._resume()

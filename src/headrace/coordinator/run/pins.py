@@ -7,7 +7,8 @@ import threading
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+
+from headrace.common.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True)

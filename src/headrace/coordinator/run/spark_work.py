@@ -1,4 +1,6 @@
-"""What the coordinator lets Spark do, in the application that the planner is in: run epochs, merge runs."""
+"""What the coordinator lets Spark do, in the application that the planner is in: run epochs, merge runs; and what it
+lets processes of its own do before there is one.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,8 @@ from collections.abc import Mapping, Sequence
 
 from headrace.coordinator.run.live_state import Runner
 from headrace.dataflow.executors import prove
-from headrace.dataflow.kept_plans import LastingPlan
+from headrace.dataflow.kept_plans import Kept, LastingPlan
+from headrace.dataflow.kept_runner import KeptRunner, StageProcesses
 from headrace.dataflow.merging import SparkMerger
 from headrace.dataflow.runner import EpochRunner
 from headrace.plan.planner import Planner, ViewPlan
@@ -16,9 +19,13 @@ from headrace.state.stores import StoreRoot
 
 
 class SparkWork:
-    """Makes what runs on Spark. A merge belongs to one application: after `moved` another one is made. Thread-safe."""
+    """Makes what runs on Spark. A merge belongs to one application: after `moved` another one is made. Thread-safe.
 
-    def __init__(self, planner: Planner, root: StoreRoot) -> None:
+    `slots` is how many attempts run at once.
+    """
+
+    def __init__(self, planner: Planner, root: StoreRoot, slots: int) -> None:
+        self._processes = StageProcesses(slots)
         self._planner = planner
         self._root = root
         self._merger: SparkMerger | None = None
@@ -26,6 +33,10 @@ class SparkWork:
     def runner(self, plan: ViewPlan | LastingPlan, relations: Mapping[int, TableSchema | None]) -> Runner:
         """See `RunnerFactory`."""
         return EpochRunner(self._planner.bridge, plan, relations)
+
+    def kept_runner(self, kept: Kept) -> Runner:
+        """A runner by what is kept of a plan, for as long as Spark has not started."""
+        return KeptRunner(kept, self._processes)
 
     def merge(self, parts: Sequence[MergePart]) -> list[RunRef | None]:
         """See `MergeRunner`."""
@@ -43,6 +54,10 @@ class SparkWork:
         """The planner is in another application. Raises as `prove` does."""
         self.prove()
         self._merger = None
+
+    def end_processes(self) -> None:
+        """Nothing runs without Spark any more. Harmless when repeated."""
+        self._processes.close()
 
     def cancel(self) -> None:
         """Stop a merge that runs, in whichever thread."""

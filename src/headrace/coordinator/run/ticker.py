@@ -12,22 +12,25 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import field
 
 from headrace.catalog.contents import SourceContent
 from headrace.catalog.edits import AddEvent, Edit, EditRejected, Put
-from headrace.catalog.records import RemapRecord
+from headrace.catalog.records import ObjectRecord, RemapRecord
 from headrace.common.faults import fault_point
-from headrace.connectors.base import Admission, Binding, FollowingTable, Offsets, SlotStanding, Source
+from headrace.common.lazy_dataclass import dataclass
+from headrace.connectors.base import RATE, Admission, Binding, FollowingTable, Offsets, SlotStanding, Source
+from headrace.connectors.option_reader import OptionReader
 from headrace.connectors.sources import holds, is_whole
 from headrace.coordinator.ddl.secrets import Vault
+from headrace.coordinator.decide.allowance import Allowance
 from headrace.coordinator.decide.relation import NEVER
 from headrace.coordinator.decide.targets import retry_delay_ms
 from headrace.coordinator.decide.watermarks import declared, raised
 from headrace.coordinator.observe.progress import ProgressBook
 from headrace.coordinator.observe.sparing import Sparing
-from headrace.coordinator.run.guard import Guard, as_headrace_error
+from headrace.coordinator.run.guard import Guard, as_headrace_error, without_frames
 from headrace.coordinator.run.live_state import LiveRelation, LiveState
 from headrace.coordinator.run.runtime import Runtime
 from headrace.coordinator.run.storage import Storage
@@ -58,6 +61,12 @@ class _Poll:
     done: threading.Event = field(default_factory=threading.Event)
     bindings: list[tuple[LiveRelation, Binding]] = field(default_factory=list)
     slot: SlotStanding | None = None
+    added: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    """Columns that tables of a shared source have got where it reads."""
+    allowed: Allowance | None = None
+    """What the source's rate lets in."""
+    nothing: bool = False
+    """The source is held: it is bound to what is before its first row."""
     time_column: str | None = None
     """The column of which the binding's watermark speaks."""
     error: HeadraceError | None = None
@@ -78,6 +87,12 @@ class _Reader:
     """It has answered too late the last time: it is not waited for until it answers in time."""
     failures: int = 0
     retry_at_s: float = 0.0
+    record: ObjectRecord | None = None
+    """What it was opened by: it is opened again when that has changed."""
+    allowance: Allowance | None = None
+    """How many rows its rate lets in; None where it has none."""
+    held: bool = False
+    """It is paused, or its rate is 0: nothing of it is taken in."""
 
 
 class Ticker:
@@ -185,7 +200,8 @@ class Ticker:
             reader = self._readers.setdefault(relation.id, _Reader())
             own = tuple(tables.get(relation.id, ()))
             wanted = any(r.id in also for r in (relation, *own))
-            if reader.poll is None and (reader.retry_at_s <= now_s or wanted):
+            due = reader.retry_at_s <= now_s or wanted
+            if reader.poll is None and self._lets_in(relation, reader, now_s) and due:
                 reader.followers = own
                 reader.poll = self._ask(relation, reader)
             if reader.poll is not None:
@@ -200,6 +216,19 @@ class Ticker:
         for poll in polls:
             self._note_late(poll)
         return answered
+
+    def _lets_in(self, relation: LiveRelation, reader: _Reader, now_s: float) -> bool:
+        """Whether a source is to be asked now, as it is stored now: it may have been altered."""
+        record = self._storage.catalog.state.objects.get(relation.id, relation.record)
+        if reader.record != record:
+            reader.record, reader.source = record, None
+        rate = RATE.read(OptionReader(record.options))
+        burst_s = max(1.0, self._runtime.settings.barrier_interval_ms / 1000)
+        reader.allowance = None if rate is None else Allowance.grown(reader.allowance, rate, now_s, burst_s)
+        reader.held = rate == 0 or (isinstance(record.content, SourceContent) and record.content.paused)
+        if reader.held:  # what is built on it begins all the same, with nothing
+            return not _is_shared(relation) and self._storage.catalog.state.newest_remap(relation.id) is None
+        return reader.allowance is None or reader.allowance.rows > 0
 
     def _wait(self, polls: Sequence[_Poll]) -> None:
         """For all of them together: one that has not answered then is not waited for again."""
@@ -221,17 +250,18 @@ class Ticker:
         newest = self._storage.catalog.state.newest_remap(relation.id)
         after = None if newest is None else newest.offsets
         poll = _Poll(relation, reader.followers, after, self._runtime.clock.monotonic_s())
-        poll.late = reader.slow
+        poll.late, poll.allowed, poll.nothing = reader.slow, reader.allowance, reader.held
+        record = reader.record or relation.record
 
         def ask() -> None:
             since_s = time.monotonic()
             try:
                 if reader.source is None:
-                    reader.source = self._vault.open(relation.record)
+                    reader.source = self._vault.open(record)
                 poll.time_column = reader.source.time_column
                 self._answer(poll, reader.source)
             except Exception as error:
-                poll.error, poll.bindings = as_headrace_error(error), []
+                poll.error, poll.bindings = without_frames(as_headrace_error(error)), []
             finally:
                 poll.took_s = time.monotonic() - since_s
                 poll.done.set()
@@ -246,10 +276,15 @@ class Ticker:
     def _answer(self, poll: _Poll, source: Source) -> None:
         relation = poll.relation
         limit = Admission(self._runtime.settings.max_rows_per_epoch)
+        if poll.allowed is not None:
+            limit = Admission(limit.rows(poll.allowed.rows))
         after = source.start_offsets() if poll.after is None else poll.after
+        if poll.nothing:
+            poll.bindings = [(relation, Binding(after, 0, False))]
+            return
         if _is_shared(relation):
             found = source.latest_together(after, {r.id: self._follower(r) for r in poll.tables}, limit)
-            poll.slot = found.standing
+            poll.slot, poll.added = found.standing, found.added
             poll.bindings = [(relation, Binding(found.offsets, None, False))]
             poll.bindings += [(r, found.tables[r.id]) for r in poll.tables if r.id in found.tables]
             return
@@ -261,7 +296,8 @@ class Ticker:
         newest = self._storage.catalog.state.newest_remap(relation.id)
         after = {} if newest is None else newest.offsets
         key = tuple(c.name for c in relation.columns if not c.nullable)
-        return FollowingTable(relation.record.options, key, after, self._taken(relation.id))
+        names = tuple(c.name for c in relation.columns)
+        return FollowingTable(relation.record.options, key, after, self._taken(relation.id), names)
 
     def _taken(self, source_id: int) -> Offsets | None:
         """Up to where all of a source's readers have durably taken it in; None if one has not begun."""
@@ -280,8 +316,14 @@ class Ticker:
             if relation.error is not None:
                 self._event("source_recovered", relation, f'source "{relation.name}" can be read again')
             reader.failures, reader.retry_at_s, relation.slot = 0, 0.0, poll.slot
+            if reader.allowance is not None:
+                reader.allowance = reader.allowance.spent(sum(binding.rows or 0 for _, binding in poll.bindings))
             for each in poll.relations:
                 each.error = None
+            for each, binding in poll.bindings:
+                each.left, each.added = binding.left, binding.added
+            for each in poll.tables:
+                each.added = poll.added.get(each.id, ())
             return
         reader.failures += 1
         reader.source = None

@@ -6,12 +6,12 @@ import random
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 
 from headrace.catalog.edits import Delete, Edit, EditRejected, Put, RaiseSafe
 from headrace.catalog.records import RunRecord, SourceRecord, StateTableRecord, run_id
 from headrace.catalog.state import CatalogState
 from headrace.common.faults import fault_point
+from headrace.common.lazy_dataclass import dataclass
 from headrace.coordinator.decide.targets import retry_delay_ms
 from headrace.coordinator.run.application import Application
 from headrace.coordinator.run.capacity import Capacity

@@ -10,7 +10,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -18,6 +17,7 @@ from headrace.catalog.catalog import Catalog
 from headrace.catalog.edits import AddEvent, Edit, EditRejected, Put, RaiseSafe
 from headrace.catalog.records import RemapRecord, SourceRecord, encode
 from headrace.catalog.state import CatalogState
+from headrace.common.lazy_dataclass import dataclass
 from headrace.coordinator.decide.graph import Graph
 from headrace.coordinator.decide.view_options import log_limit
 from headrace.coordinator.observe.sparing import Sparing

@@ -20,7 +20,7 @@ import re
 import secrets
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Final
 
@@ -29,6 +29,7 @@ from headrace.catalog.edits import AddEvent, Delete, Edit, Put
 from headrace.catalog.records import SettingRecord
 from headrace.catalog.state import CatalogState
 from headrace.common.clock import Clock
+from headrace.common.lazy_dataclass import dataclass
 from headrace.config import ENV_PREFIX, Settings
 from headrace.coordinator.run.storage import state_root
 from headrace.errors import CorruptObject, InvalidParameter, OperationalError, StorageError

@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 
 from headrace.catalog.catalog import Catalog
 from headrace.common.clock import Clock
 from headrace.common.faults import fault_point
+from headrace.common.lazy_dataclass import dataclass
 from headrace.config import Settings
 from headrace.coordinator.run.guard import PiecesOfWork
 from headrace.coordinator.run.pins import Pins

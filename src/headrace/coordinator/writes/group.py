@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 import pyarrow as pa
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.coordinator.decide.watermarks import declared, in_time, raised
 from headrace.coordinator.run.live_state import LiveRelation
 from headrace.coordinator.writes.history import KEYS_OF_CHANGE, Touched

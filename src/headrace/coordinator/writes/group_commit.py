@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pyarrow as pa
 
@@ -13,6 +13,7 @@ from headrace.catalog.catalog import Catalog
 from headrace.catalog.edits import AdvanceJob, CommitTable, Edit, Put
 from headrace.catalog.records import RemapRecord, RunRecord, run_id
 from headrace.common.faults import fault_point
+from headrace.common.lazy_dataclass import dataclass
 from headrace.coordinator.decide.watermarks import declared
 from headrace.coordinator.run.guard import as_headrace_error
 from headrace.coordinator.run.live_state import LiveState, Metrics

@@ -11,7 +11,6 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -22,7 +21,9 @@ import pyarrow.compute as pc
 from headrace.catalog.contents import TableContent
 from headrace.catalog.edits import Edit
 from headrace.catalog.records import ObjectRecord
+from headrace.common.lazy_dataclass import dataclass
 from headrace.common.texts import text_of
+from headrace.connectors.refusals import collects
 from headrace.connectors.sinks import not_told_apart
 from headrace.coordinator.decide.into import target_of
 from headrace.coordinator.decide.watermarks import declared
@@ -79,7 +80,7 @@ class Handing:
     def _changes(self, sink: ObjectRecord, table: LiveRelation, runs: Sequence[RunRef]) -> Iterator[TableChange]:
         schema = table.schema
         assert schema is not None
-        upserts = sink.options["type"] == "upsert"
+        upserts = sink.options.get("type") == "upsert" and not collects(sink.options)  # what is refused is only added
         for rows in whole_keys(Arrangement(schema, list(runs), self.storage.root).scan()):
             yield change_of(table.record, schema, rows, upserts=upserts)
 

@@ -15,9 +15,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from headrace.catalog.records import run_id
+from headrace.common.lazy_dataclass import dataclass
 from headrace.state.schema import RunRef
 
 KEYS_KEPT = 200_000

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol, TypeAlias
 
 import pyarrow as pa
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.coordinator.writes.gates import Gate
 from headrace.coordinator.writes.group import TableGroup
 from headrace.coordinator.writes.history import ReadSet, WriteHistory, touches

@@ -14,8 +14,9 @@ import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.coordinator.run.runtime import Runtime
 from headrace.coordinator.run.storage import Storage
 from headrace.state.objects import ALIGNMENT

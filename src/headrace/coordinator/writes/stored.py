@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import Any
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.coordinator.run.epochs import EpochClock
 from headrace.coordinator.run.live_state import LiveRelation
 from headrace.coordinator.run.storage import Storage

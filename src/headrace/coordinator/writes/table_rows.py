@@ -135,8 +135,8 @@ class TableRows:
             self._rows.put(table_id, looked_up)
         return found
 
-    def row_now(self, relation: LiveRelation, key: Key) -> tuple[FoundRow, int] | None:
-        """The row with a primary key as of the newest complete epoch, and that epoch. Waits for nobody.
+    def rows_now(self, relation: LiveRelation, keys: Sequence[Key]) -> tuple[dict[Key, FoundRow], int] | None:
+        """The rows with these primary keys as of the newest complete epoch, and that epoch. Waits for nobody.
 
         None where that cannot be had at once, or keys are not found as Python objects.
         """
@@ -149,10 +149,9 @@ class TableRows:
                 return None
             refs, epoch = now
             try:
-                found = self.rows_unchanged(relation, layout, refs, [key], epoch)
+                return self.rows_unchanged(relation, layout, refs, keys, epoch), epoch
             except SerializationFailure:  # a commit that is not complete yet
-                found = self.looked_up(relation.id, layout, refs, [key], epoch)
-            return found[key], epoch
+                return self.looked_up(relation.id, layout, refs, keys, epoch), epoch
 
     def _require_unchanged(self, relation: LiveRelation, found: Mapping[Key, FoundRow], since: int) -> None:
         """Raise `SerializationFailure` if one of these rows has changed after an epoch. The caller holds the lock."""

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TypeAlias
 
 import pyarrow as pa
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.coordinator.decide.watermarks import declared
 from headrace.coordinator.run.live_state import LiveRelation, LiveState
 from headrace.coordinator.run.storage import Storage

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NamedTuple, TypeAlias
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.coordinator.writes.layout import Key, Row
 
 

@@ -11,6 +11,7 @@ spark_hash.py     Spark's `xxhash64` over Arrow columns
 Leaves and ends:
 
 inputs.py       leaves: a table's change, a source's new rows, constants, a snapshot
+held_rows.py    what a table that a source feeds has of some keys
 materialize.py  the end of a view's job: its own rows
 deliver.py      the end of a sink's job: hands the changes to the sink
 copy_write.py   COPY TO files: each task writes a file of its own

@@ -11,11 +11,11 @@ where that shows, else to ten digits. docs/design/0002 says how sums are kept.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.dataflow.operators.group_changes import Columns, GroupChanges, Sum, merged
 from headrace.dataflow.operators.kept_values import Distinct, Ordered
 from headrace.dataflow.operators.pairs import fetched, take_or_null

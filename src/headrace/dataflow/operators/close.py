@@ -9,12 +9,12 @@ all lie above are not read. When a watermark rises without any row, the job has 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.dataflow.operators.task import Keyed, Labelled, Task, collect, int64, sliced, state_batch
 from headrace.state.arrangement import Arrangement, slice_bounds
 from headrace.state.kernels import concat, consolidate

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import pyarrow as pa
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.dataflow.operators.kernel_expressions import Expression, RowColumns
 from headrace.dataflow.operators.task import Labelled, Task, Unkeyed
 from headrace.errors import NotVectorized

@@ -6,12 +6,13 @@ import json
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import closing
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from typing import IO, BinaryIO, Final, cast
 
 import pyarrow as pa
 
 from headrace.common.columns import Column, arrow_schema
+from headrace.common.lazy_dataclass import dataclass
 from headrace.connectors.confidential import hiding
 from headrace.connectors.files.folders import Folder, WrittenFile
 from headrace.connectors.files.out import file_writer

@@ -9,11 +9,11 @@ failure of a row.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.common.texts import text_of
 from headrace.dataflow.acknowledgements import NotedFailure
 from headrace.dataflow.operators.inputs import ERROR_SAMPLES

@@ -9,11 +9,11 @@ taken back, all rows of a group come to one task, which does both.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.dataflow.operators.kept_values import Distinct, Ordered
 from headrace.dataflow.operators.pairs import lookup
 from headrace.dataflow.operators.task import Keyed, Labelled, Task, gathered, int64, sliced, state_batch

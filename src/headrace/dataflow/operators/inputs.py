@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.common.columns import Column
+from headrace.common.lazy_dataclass import dataclass
+from headrace.connectors.base import EMPTIED, PART, ReadBatch, ReadTask, Source
 from headrace.connectors.sources import open_source
+from headrace.dataflow.operators.held_rows import RowsByKey
 from headrace.dataflow.operators.spill import WORKING_FACTOR
 from headrace.dataflow.operators.task import OUTPUT_ROWS, Labelled, Task, Unkeyed
 from headrace.dataflow.params import END_OF_KEYS, SourceInput, TableInput
 from headrace.state.arrangement import Arrangement, slice_bounds
 from headrace.state.kernels import concat, consolidate, sizes
 from headrace.state.kernels.copies import copies
-from headrace.state.schema import RunRef, TableSchema
+from headrace.state.schema import ROWS, RunRef, TableSchema
 from headrace.state.stores import Root
 from headrace.state.watermark import not_below, times_us
 
@@ -56,6 +59,10 @@ class InputStage(Labelled, Unkeyed):
     """Of a source: the column with the event times by which rows are late, and are not taken in."""
     changes_only: bool = False
     """The content before the first checkpoint is not read."""
+    held: TableSchema | None = None
+    """Of a source: the layout of the view's own rows, which are gone where all of the source is."""
+    by_key: RowsByKey | None = None
+    """Of a source: where its rows are found by key, if the view keeps the newest of each."""
 
     def run(self, task: Task, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The relation's change in the slices that the input names."""
@@ -103,7 +110,7 @@ class InputStage(Labelled, Unkeyed):
         reader = open_source(source.options, columns, secrets).only(wanted)
         below_us = source.below_us or (None,) * len(source.tasks)
         for n in range(i, len(source.tasks), self.parallelism):
-            for found in reader.read(source.tasks[n]):
+            for found in self._read(task, reader, source.tasks[n]):
                 task.row_error_count += found.error_count
                 room = ERROR_SAMPLES - len(task.row_errors)
                 task.row_errors += found.errors[:room]
@@ -113,6 +120,18 @@ class InputStage(Labelled, Unkeyed):
                     if weights is None:
                         weights = pa.array(np.ones(batch.num_rows, dtype=np.int64))
                     yield self._batch([batch.column(n) for n in self.names], weights)
+
+    def _read(self, task: Task, reader: Source, part: ReadTask) -> Iterator[ReadBatch]:
+        if EMPTIED not in part:
+            if self.by_key is not None:
+                reader.held = partial(self.by_key.find, task)
+            yield from reader.read(part)
+            return
+        assert self.held is not None
+        held = Arrangement(self.held, task.params.state[ROWS].refs, task.params.root)
+        names = [f.name for f in self.held.data_fields]
+        for rows in held.scan(*slice_bounds(*part[PART])):
+            yield reader.gone(rows.select(names), part)
 
     def _in_time(self, task: Task, batch: pa.RecordBatch, below_us: int | None) -> pa.RecordBatch:
         """The rows that are not late; counts those that are, and notes the newest time seen."""
@@ -175,6 +194,12 @@ class SnapshotScan:
         """Slice `i` as it is stored: each row once, and in the last column how often it is there."""
         arrangement = Arrangement(self.schema, self.refs, self.root, as_of=self.as_of)
         for rows in arrangement.scan(*slice_bounds(i, self.parallelism)):
+            yield self.named(rows)
+
+    def unsorted(self, i: int) -> Iterator[pa.RecordBatch]:
+        """The same for whom neither order matters nor that equal rows may come several times."""
+        arrangement = Arrangement(self.schema, self.refs, self.root, as_of=self.as_of)
+        for rows in arrangement.scan_unsorted(*slice_bounds(i, self.parallelism)):
             yield self.named(rows)
 
     def named(self, rows: pa.RecordBatch) -> pa.RecordBatch:

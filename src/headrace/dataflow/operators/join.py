@@ -8,12 +8,12 @@ come; these pairs cancel out, but not before the query's own expressions, which 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.dataflow.operators.pairs import Ints, in_pieces, matching_pairs
 from headrace.dataflow.operators.shared_sides import SharedRows, row_hashes, unique
 from headrace.dataflow.operators.task import Keyed, Labelled, Task, collect, int64, sliced, state_batch

@@ -10,12 +10,11 @@ values share a table, which has one weight for each different filter.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.dataflow.operators.first_rows import first_versions
 from headrace.dataflow.operators.pairs import fetched, lookup
 from headrace.dataflow.operators.task import Task, int64, state_batch

@@ -7,8 +7,9 @@ the epoch instead, so that errors and odd cases are always Spark's own.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from decimal import ROUND_DOWN, ROUND_HALF_UP, Decimal
+from decimal import Context as Decimals
 from functools import lru_cache
 from typing import Any, TypeAlias
 
@@ -17,6 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.dataflow.operators.spark_hash import spark_hash
 from headrace.state.kernels.equality import fixed_width
 from headrace.state.kernels.hashing import string_bytes
@@ -28,6 +30,10 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
 """Days from the epoch to 0001-01-01 and to 9999-12-31: outside of them calendars and formats differ."""
 _FIRST_US = -(1 << 63)
+_DIVIDING = Decimals(prec=120, rounding=ROUND_DOWN)
+"""Digits enough that only the roundings to places count."""
+_PLACES = Decimal(1).scaleb(-38)
+_DIVISIONS = 10_000
 _TABLE_AT_MOST = 100_000
 """Different texts of times that are made for one batch."""
 
@@ -189,6 +195,32 @@ def _ratio(a: Value, b: Value) -> Value:
     if pc.any(pc.equal(b, 0.0)).as_py():
         raise UncertainValue("a division by zero")
     return pc.divide(a, b)
+
+
+def _decimal_ratio(a: Value, b: Value, kind: pa.DataType) -> Value:
+    """As Spark divides: to 38 places, and then to those of the type. Value by value, so of few.
+
+    Raises `UncertainValue` for a division by zero, and for many.
+    """
+    if isinstance(a, pa.Scalar) and isinstance(b, pa.Scalar):
+        return pa.scalar(_quotient(a.as_py(), b.as_py(), kind.scale), kind)
+    rows = len(b) if isinstance(a, pa.Scalar) else len(a)
+    if rows > _DIVISIONS:
+        raise UncertainValue("many divisions")
+    sides = [[v.as_py()] * rows if isinstance(v, pa.Scalar) else v.to_pylist() for v in (a, b)]
+    return pa.array([_quotient(x, y, kind.scale) for x, y in zip(*sides, strict=True)], kind)
+
+
+def _quotient(a: Decimal | None, b: Decimal | None, scale: int) -> Decimal | None:
+    if a is None or b is None:
+        return None
+    if not b:
+        raise UncertainValue("a division by zero")
+    return (
+        _DIVIDING.divide(a, b)
+        .quantize(_PLACES, ROUND_HALF_UP, _DIVIDING)
+        .quantize(Decimal(1).scaleb(-scale), ROUND_HALF_UP, _DIVIDING)
+    )
 
 
 def _ratio_or_null(a: Value, b: Value) -> Value:
@@ -381,6 +413,7 @@ FUNCTIONS: dict[str, Callable[..., Value]] = {
     "formatted": _formatted,
     "hash": _hash,
     "ratio": _ratio,
+    "decimal_ratio": _decimal_ratio,
     "ratio_or_null": _ratio_or_null,
     "modulo": lambda a, by: _of_ints(a, lambda v: np.mod(v, by)),
     "unscaled": _unscaled,

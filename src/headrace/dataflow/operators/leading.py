@@ -10,11 +10,11 @@ each partition. Partitions that share a `__k` are kept whole.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.dataflow.operators.first_rows import keys_shared, row_codes, shared_keys
 from headrace.dataflow.operators.recompute import NEW, OLD, FirstRows, versions
 from headrace.dataflow.operators.spill import Account

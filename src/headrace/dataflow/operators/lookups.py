@@ -8,11 +8,11 @@ its own frontier on, above which its next epoch lies (`Graph.needs`).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.dataflow.operators.pairs import Ints, in_pieces, matching_pairs, take_or_null
 from headrace.dataflow.operators.task import Labelled, Task, Unkeyed, int64
 from headrace.state.arrangement import Arrangement

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.dataflow.operators.task import Keyed, Labelled, Task, collect, state_batch
 from headrace.state.kernels import consolidate
 from headrace.state.kernels.hashing import hash_columns

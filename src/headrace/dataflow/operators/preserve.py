@@ -6,12 +6,12 @@ Equal rows match equally, so a side is counted by distinct row: its multiplicity
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 import pyarrow as pa
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.dataflow.operators.join import LEFT, PAIR, RIGHT
 from headrace.dataflow.operators.pairs import fetched
 from headrace.dataflow.operators.task import Keyed, Task, chunks, collect, int64, state_batch

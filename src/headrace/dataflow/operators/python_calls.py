@@ -10,11 +10,12 @@ import inspect
 import linecache
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
+
+from headrace.common.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     import pandas as pd

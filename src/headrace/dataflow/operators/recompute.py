@@ -10,12 +10,12 @@ top-N are broken the same way each time.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.dataflow.operators.first_rows import first_versions
 from headrace.dataflow.operators.task import OUTPUT_ROWS, Keyed, Labelled, Task, collect, int64, state_batch
 from headrace.errors import HeadraceError

@@ -15,11 +15,12 @@ time, so rows are written again when their session has doubled.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.dataflow.operators.task import Keyed, Labelled, Task, as_type, collect, int64, sliced, state_batch
 from headrace.errors import HeadraceError, InvalidDatetime
 from headrace.state.arrangement import Arrangement

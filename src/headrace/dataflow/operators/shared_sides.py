@@ -12,12 +12,11 @@ the pairs by it. docs/design/0009 says why sides are shared and what keeps the h
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.dataflow.operators.task import Task, as_type, int64, state_batch
 from headrace.dataflow.params import EpochParams
 from headrace.state.arrangement import Arrangement

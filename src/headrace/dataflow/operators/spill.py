@@ -21,7 +21,6 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,6 +28,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.errors import OutOfBudget
 from headrace.state.kernels import concat, int64_values, sizes, stable_order, take
 from headrace.state.memory import MemoryController

@@ -39,22 +39,16 @@ _WORTH_SPOOLING = 8
 
 
 class TaskWorker:
-    """What the stages share that run in one Python worker for one Spark task: the epoch, its spool, its memory."""
+    """What the stages share that run in one Python process for one task: the epoch, its spool, its memory."""
 
-    def __init__(self, view: int, stage: str, key: bytes = b"") -> None:
-        """`key` opens what is sent of secrets."""
-        from pyspark import TaskContext
+    def __init__(self, params: EpochParams, partition: int, attempt_number: int) -> None:
+        """`attempt_number` is of this try alone, and higher than that of any before.
 
-        context = TaskContext.get()
-        assert context is not None, "operators run inside Spark tasks"
-        text = context.getLocalProperty(property_of(view))
-        assert text is not None, "the epoch's parameters travel as a local property"
-        self.params: EpochParams = decode(text).with_secrets(context.getLocalProperty(secrets_property_of(view)), key)
-        self.partition = self.params.partition_of(stage, int(context.partitionId()))
-        # Of this try alone, and higher than that of any before; all Python workers of the Spark task see the same one.
-        # Spark's attemptNumber starts again at 0 when a stage is retried, while tries of before may still be at work:
-        # two of them must not write one object.
-        self.attempt_number = int(context.taskAttemptId())
+        Two tries at one task, of which the first may still be at work, must not write one object.
+        """
+        self.params = params
+        self.partition = partition
+        self.attempt_number = attempt_number
         if self.params.on_other_hosts:
             _forget_earlier(self.params.spool_root, self.params.attempt)
         self.spool = TaskSpool(self.params.spool_root, self.params.attempt, self.attempt_number)
@@ -63,6 +57,20 @@ class TaskWorker:
         OPEN_RUNS.tidy(self.params.root, {s.table_id: s.refs for s in self.params.state.values()})
         self._io = store_of(self.params.root).metrics
         self._io_before = self._io.as_dict()
+
+    @classmethod
+    def in_spark(cls, view: int, stage: str, key: bytes = b"") -> TaskWorker:
+        """That of the Spark task that runs. `key` opens what is sent of secrets."""
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None, "operators run inside Spark tasks"
+        text = context.getLocalProperty(property_of(view))
+        assert text is not None, "the epoch's parameters travel as a local property"
+        params = decode(text).with_secrets(context.getLocalProperty(secrets_property_of(view)), key)
+        # All Python workers of the Spark task see the same number. Spark's attemptNumber would not do: it starts again
+        # at 0 when a stage is retried.
+        return cls(params, params.partition_of(stage, int(context.partitionId())), int(context.taskAttemptId()))
 
     def io(self) -> dict[str, int]:
         """What this process has read and written for the task: counts that are not zero, by fields of `IoMetrics`."""
@@ -147,6 +155,8 @@ class Task:
         """Rows of a source that were not taken in because the watermark had passed them."""
         self.newest_us: int | None = None
         """The highest event time that was read of a source."""
+        self.undelivered = False
+        """See `Acknowledgement`."""
 
     def next_due(self, time_us: int | None) -> None:
         """Note that a row is due at a time, Unix microseconds."""
@@ -158,11 +168,14 @@ class Task:
         state = self.params.state[f"{self.operator}/{name}"]
         return Arrangement(schema, state.refs, self.params.root, watermark=state.watermark)
 
-    def write(self, writes: list[tuple[str, TableSchema, pa.RecordBatch]]) -> None:
-        """Write sorted, consolidated rows of state tables; called again, it is with rows of higher keys."""
+    def write(self, writes: list[tuple[str, TableSchema, pa.RecordBatch]], operator: str = "") -> None:
+        """Write sorted, consolidated rows of state tables; called again, it is with rows of higher keys.
+
+        `operator` owns the tables where the task's own does not.
+        """
         for name, schema, batch in writes:
             if batch.num_rows:
-                table_id = self.params.state[f"{self.operator}/{name}"].table_id
+                table_id = self.params.state[f"{operator or self.operator}/{name}"].table_id
                 self._worker.buffer.add(self.label, table_id, schema, batch)
                 self.rows_written += batch.num_rows
 
@@ -175,7 +188,7 @@ class Task:
         return Acknowledgement(
             self.params.attempt, self.label, self.partition, self.attempt_number, self.rows_in, self.rows_out,
             self.rows_written, self.spilled_bytes, tuple(self.row_errors), self.row_error_count, self.due_us,
-            self.late_rows, self.newest_us,
+            self.late_rows, self.newest_us, undelivered=self.undelivered,
         )  # fmt: skip
 
 
@@ -275,9 +288,15 @@ def run_stages(
     stages write goes into one object together with what earlier Python workers of the same Spark task have spooled. If
     there is a later one it is spooled for that one: `EpochParams.inner` tells.
     """
-    last = stages[-1].label
-    worker = TaskWorker(view, last, key)
-    params = worker.params
+    yield from work(TaskWorker.in_spark(view, stages[-1].label, key), stages, acknowledge.add, batches)
+
+
+def work(
+    worker: TaskWorker, stages: Sequence[Stage], acknowledge: Callable[[list[Acknowledgement]], object],
+    batches: Iterator[pa.RecordBatch],
+) -> Iterator[pa.RecordBatch]:  # fmt: skip
+    """What the stages of one Python process do in one task. In the end `acknowledge` is told what they have written."""
+    last, params = stages[-1].label, worker.params
     inner = last in params.inner and any(stage.writes for stage in stages)
     if inner:
         worker.spool.begin(last)
@@ -294,7 +313,7 @@ def run_stages(
         elif last not in params.inner:
             # The workers before this one have come to their ends before this one saw the end of its input.
             end = replace(end, refs=tuple(_upload(worker, last)))
-        acknowledge.add([*first, replace(end, io=worker.io())])
+        acknowledge([*first, replace(end, io=worker.io())])
         reports.acknowledged()
 
 

@@ -13,11 +13,11 @@ that epoch: before it the view is exact and costs nothing, from then on it has w
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.common.shifts import ALWAYS, NEVER, Ints, Shift, first_at_least, now_us
 from headrace.dataflow.operators.task import Keyed, Labelled, Task, Unkeyed, collect, int64, sliced, state_batch
 from headrace.state.kernels import consolidate

@@ -13,17 +13,22 @@ from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
+from headrace.common.niceness import give_way
 from headrace.plan.catalyst.answers import UNANSWERED
 
 _launch_gateway: Callable[[SparkConf, dict[str, Any]], JavaGateway] = launch_gateway
 
 
-def launch(conf: Mapping[str, str], log_file: Path) -> None:
-    """Start this process's JVM, unless it runs. What it writes to its standard error goes to the file."""
+def launch(conf: Mapping[str, str], log_file: Path, niceness: int = 0) -> None:
+    """Start this process's JVM, unless it runs. What it writes to its standard error goes to the file.
+
+    It, and the workers that it starts, give way to this process by so much `niceness`.
+    """
     if SparkContext._gateway is None:
         log_file.parent.mkdir(parents=True, exist_ok=True)
         with log_file.open("ab") as log:
             gateway = _launch_gateway(SparkConf(False).setAll(list(conf.items())), {"stderr": log})
+        give_way(gateway.proc.pid, niceness)
         SparkContext._ensure_initialized(gateway=gateway)
 
 

@@ -21,8 +21,9 @@ CHILDREN: Final[Mapping[str, tuple[str, ...]]] = {
     **dict.fromkeys(("AttributeReference", "Literal", "LogicalRDD", "LocalRelation", "OneRowRelation"), ()),
     **dict.fromkeys(("Project", "Filter", "Aggregate", "Sort", "SubqueryAlias", "GlobalLimit", "LocalLimit"), _CHILD),
     **dict.fromkeys(("Alias", "Cast", "IsNull", "IsNotNull", "Not", "Sum", "Average", "Min", "Max"), _CHILD),
+    **dict.fromkeys(("UnscaledValue", "KnownNullable", "KnownNotNull"), _CHILD),
     **dict.fromkeys(("And", "Or", "EqualTo", "LessThan", "LessThanOrEqual", "GreaterThan"), _SIDES),
-    **dict.fromkeys(("GreaterThanOrEqual", "Add", "Subtract", "Multiply", "Join"), _SIDES),
+    **dict.fromkeys(("GreaterThanOrEqual", "Add", "Subtract", "Multiply", "BitwiseAnd", "ShiftRight", "Join"), _SIDES),
 }
 """Kind of node or expression -> the methods that return its children, for the commonest: less to ask than a Seq is."""
 

@@ -27,9 +27,11 @@ idling.py          statements that do nothing
 
 Changes of rows:
 
+defaults.py       values of columns that are left out, all of one time
 dml.py            INSERT, UPDATE, DELETE
 write_targets.py  the table that a statement writes to, and the rules of its rows
 assignment.py     casts of values on their way into columns
+upkeep.py         TRUNCATE, VACUUM, ANALYZE
 row_writes.py     single rows by primary key: no Spark, no scan
 large_writes.py   writes of any size, computed by Spark's tasks
 copying.py        COPY, both ways
@@ -45,6 +47,8 @@ existing.py            what is there already, or is not there
 owning.py              whose a new object is, and what its maker grants by default
 connections.py         CREATE CONNECTION, and the options of what names one
 into.py                CREATE SINK ... INTO table: the query as rows of the table
+primary_keys.py        ALTER TABLE ... ADD PRIMARY KEY
+dead_letters.py        the table that a sink names for the rows which its target refuses
 fed.py                 tables that a connector feeds
 webhooks.py            tables whose rows come in HTTP requests
 shared_tables.py       tables of shared sources: what of their definition is whose
@@ -54,6 +58,7 @@ subscriptions.py       subscriptions, their cursors, COPY (SUBSCRIBE ...)
 routines.py            functions and aggregates of users
 secrets.py             secrets, and the options that name them
 roles.py               roles
+comments.py            COMMENT ON
 grants.py              rights: GRANT, REVOKE, ownership, SET ROLE
 
 *UPDATE, DELETE and the values of an INSERT* that are more than row operations are queries, which `kernel_queries.py`

@@ -1,22 +1,27 @@
-"""ALTER of what jobs keep up to date: pause, resume, options, checkpoint groups."""
+"""ALTER of sources and of what jobs keep up to date: pause, resume, options, checkpoint groups."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
-from headrace.catalog.contents import SubscriptionContent
+from headrace.catalog.contents import SourceContent, SubscriptionContent
 from headrace.catalog.records import ObjectRecord
+from headrace.connectors.base import ALTERABLE, RATE
+from headrace.connectors.option_reader import OptionReader
+from headrace.connectors.sources import infer_columns, open_source, refreshes
 from headrace.coordinator.decide.automatic import is_automatic
-from headrace.errors import InvalidParameter, NotSupported, WrongObjectType
+from headrace.errors import DatatypeMismatch, InvalidParameter, NotSupported, WrongObjectType
 from headrace.session.context import Context
-from headrace.session.execution import grants, subscriptions
+from headrace.session.execution import fed, grants, subscriptions
 from headrace.session.execution.existing import refuse_automatic
 from headrace.session.execution.handler import Handler, Needs, not_yet
 from headrace.session.hidden_views import parts_of
 from headrace.session.names import kind_name, label, names_of
 from headrace.session.result import Notice, Result
 from headrace.sql import statements as st
+from headrace.sql.type_names import pg_type_text
 
 
 def alter(context: Context, statement: st.AlterJob) -> Result:
@@ -25,6 +30,11 @@ def alter(context: Context, statement: st.AlterJob) -> Result:
     if found is None and statement.if_exists:
         return Result(statement.tag, notices=[Notice(f'relation "{statement.name}" does not exist, skipping')])
     record = found or names_of(context).get(statement.name)
+    if statement.action == "refresh schema" and fed.is_fed(context.catalog.state, record):
+        raise NotSupported(
+            f'new columns of the table "{label(record)}", which keeps rows of those that it was created with',
+            hint="columns that were added there are left alone; to have them, drop the table and create it again",
+        )
     if kind_name(record) != statement.kind:
         raise WrongObjectType(f'"{statement.name}" is not a {statement.kind}')
     refuse_automatic(context, record, "altered")
@@ -37,8 +47,16 @@ def alter(context: Context, statement: st.AlterJob) -> Result:
     if isinstance(record.content, SubscriptionContent) and statement.action == "set":
         _keep_for(context, record, statement.options)
         return Result(statement.tag)
+    if statement.action == "refresh schema":
+        return Result(statement.tag, notices=_refresh_schema(context, record, statement))
     if statement.action not in ("pause", "resume", "set"):
         raise NotSupported(f"{statement.tag} ... {statement.action.upper()}")
+    if statement.action == "set" and (source := _fed_by(context, record, statement.options)) is not None:
+        _set_pace(context, source, statement.options)
+        return Result(statement.tag)
+    if isinstance(record.content, SourceContent):
+        _alter_source(context, record, statement)
+        return Result(statement.tag)
     if record.id not in context.catalog.state.jobs:
         raise NotSupported(f"{statement.tag} ... {statement.action.upper()}", hint="it has no job")
     if statement.action == "set":
@@ -49,6 +67,74 @@ def alter(context: Context, statement: st.AlterJob) -> Result:
     for each in [record, *parts]:
         coordinator.alter_job(each.id, paused=statement.action == "pause")
     return Result(statement.tag)
+
+
+def _alter_source(context: Context, record: ObjectRecord, statement: st.AlterJob) -> None:
+    """ALTER SOURCE ... PAUSE, RESUME and SET; the next tick keeps to it."""
+    if statement.action == "set":
+        _set_pace(context, record, statement.options)
+        return
+    paused = statement.action == "pause"
+
+    def changed(found: ObjectRecord) -> ObjectRecord:
+        return replace(found, content=replace(found.content_as(SourceContent), paused=paused))
+
+    context.coordinator.alter_objects([record.id], changed, "is paused" if paused else "goes on")
+
+
+def _refresh_schema(context: Context, record: ObjectRecord, statement: st.AlterJob) -> list[Notice]:
+    """ALTER SOURCE ... REFRESH SCHEMA: the columns that its schema has by now; what to tell.
+
+    Views that are there go on with those that they read. Raises for a column that is of another type there.
+    """
+    if not isinstance(record.content, SourceContent) or not refreshes(record.options):
+        raise NotSupported(
+            f"{statement.tag} ... REFRESH SCHEMA",
+            hint="of a source whose schema a registry has (ENCODE AVRO, PROTOBUF); drop others and create them again",
+        )
+    values = context.coordinator.secrets(record.secrets)
+    found = infer_columns(record.options, values)
+    types = {c.name: c.type for c in record.columns}
+    other = next((c for c in found if types.get(c.name, c.type) != c.type), None)
+    if other is not None:
+        raise DatatypeMismatch(
+            f'the column "{other.name}" of source "{label(record)}" is {pg_type_text(types[other.name])}, and in the '
+            f"schema by now {pg_type_text(other.type)}",
+            hint="what is read of it fits the column or is at fault, as on_error says; to have another type drop the "
+            "source and create it again",
+        )
+    new = [replace(c, nullable=True) for c in found if c.name not in types]
+    fed.check_types(new)
+    open_source(record.options, (*record.columns, *new), values).start_offsets()
+    context.coordinator.add_columns(record.id, new)
+    names = ", ".join(f'"{c.name}" {pg_type_text(c.type)}' for c in new)
+    return [Notice(f'source "{label(record)}" has new columns: {names}' if new else "there are no new columns")]
+
+
+def _set_pace(context: Context, record: ObjectRecord, options: Mapping[str, str]) -> None:
+    """Give a source other options that say how fast it is read; DEFAULT takes one away."""
+    wrong = sorted(set(options) - set(ALTERABLE))
+    if wrong:
+        raise NotSupported(
+            f"another value of the option {wrong[0]} of a source",
+            hint=f"{' and '.join(ALTERABLE)} can be altered; for others drop the source and create it again",
+        )
+    given = {name: value for name, value in options.items() if value.lower() != "default"}
+    for name in given:
+        ALTERABLE[name].read(OptionReader(given))
+
+    def changed(found: ObjectRecord) -> ObjectRecord:
+        kept = {name: value for name, value in found.options.items() if name not in options}
+        return replace(found, options=kept | given)
+
+    context.coordinator.alter_objects([record.id], changed, "is read at another pace")
+
+
+def _fed_by(context: Context, record: ObjectRecord, options: Mapping[str, str]) -> ObjectRecord | None:
+    """The hidden source of a table with a connector, if the options are the source's and not the view's."""
+    if set(options) - {RATE.name}:
+        return None
+    return fed.source_of(context.catalog.state, record)
 
 
 def _keep_for(context: Context, record: ObjectRecord, options: Mapping[str, str]) -> None:

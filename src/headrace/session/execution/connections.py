@@ -8,11 +8,11 @@ they are used.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from headrace.catalog.contents import ConnectionContent
 from headrace.catalog.records import ObjectRecord
+from headrace.common.lazy_dataclass import dataclass
 from headrace.connectors import connection_options
 from headrace.connectors.confidential import hiding
 from headrace.connectors.connection_options import GivenOptions

@@ -9,11 +9,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, Final
 
-import pyarrow as pa
-
 from headrace.catalog.contents import SourceContent, TableContent
 from headrace.catalog.records import ObjectRecord
-from headrace.common.columns import Column, arrow_type
+from headrace.common.columns import Column
+from headrace.common.faults import fault_point
 from headrace.connectors.base import Admission, Offsets, Source
 from headrace.connectors.confidential import hiding
 from headrace.connectors.declared import DeclaredOptions
@@ -34,7 +33,7 @@ from headrace.session.context import Context
 from headrace.session.engine import columns_of
 from headrace.session.execution import fed, secrets
 from headrace.session.execution.copying import query_of
-from headrace.session.execution.dml import default_value
+from headrace.session.execution.defaults import default_values, left_out
 from headrace.session.execution.handler import Handler, InScript, Needs
 from headrace.session.execution.in_transaction import run_writing
 from headrace.session.execution.large_writes import insert_frame
@@ -78,11 +77,7 @@ def copy_from_files(context: Context, statement: st.CopyFromFiles) -> Result:
     offsets = _everything(context, source, statement.place)
     folders.check_of_format({f for f in (format_of(path, form) for path in offsets) if f}, statement.options)
     files = ObjectRecord(0, SourceContent(), "", "files", columns=read, options=options)
-    given = {c.name for c in columns}
-    defaults = {
-        c.name: pa.array([default_value(context, record, c)], arrow_type(c.type))
-        for c in record.columns if c.name not in given
-    }  # fmt: skip
+    defaults = default_values(context, record, left_out(record, columns))
     ignore = record.content_as(TableContent).on_conflict == "ignore"
 
     def run(transaction: Transaction) -> tuple[Result, None]:
@@ -152,6 +147,7 @@ def _written(
             with context.jobs.running(statement.text), context.turns.one(context.check):
                 rows = frame.mapInArrow(write, f"{OUTCOME[0].name} string").collect()
             files = sorted((WrittenFile(**json.loads(row[0])) for row in rows), key=lambda f: f.name)
+            fault_point("copy.commit.before")
             folder.commit(files)
         except BaseException:
             folder.give_up()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -56,7 +57,15 @@ from headrace.errors import (
 )
 from headrace.plan.planner import ViewPlan
 from headrace.session.context import Context
-from headrace.session.execution import arrangement_choice, connections, fed, shared_tables, subscriptions, webhooks
+from headrace.session.execution import (
+    arrangement_choice,
+    connections,
+    dead_letters,
+    fed,
+    shared_tables,
+    subscriptions,
+    webhooks,
+)
 from headrace.session.execution.as_of import check_as_of
 from headrace.session.execution.handler import Handler, Needs
 from headrace.session.execution.select import describe
@@ -90,7 +99,8 @@ def create_table(context: Context, statement: st.CreateTable) -> Result:
     if statement.options.get("connector") and not takes_requests:
         return _create_fed_table(context, statement)
     given = webhooks.resolved(context, statement) if takes_requests else connections.NOTHING
-    _refuse_table_features(statement)
+    storage = () if takes_requests else _storage_parameters(statement)
+    _refuse_table_features(statement, storage)
     columns = _declared(statement.columns)
     if takes_requests:
         check_columns(columns)
@@ -120,7 +130,9 @@ def create_table(context: Context, statement: st.CreateTable) -> Result:
         )
     )  # fmt: skip
     if statement.query is None:
-        return Result(statement.tag, notices=webhooks.notices(context) if takes_requests else [])
+        told = 'storage parameter "{}" has no effect: it is about files that PostgreSQL keeps'
+        notices = webhooks.notices(context) if takes_requests else [Notice(told.format(name)) for name in storage]
+        return Result(statement.tag, notices=notices)
     from headrace.session.execution.dml import insert
 
     made = st.Insert(statement.name, (), query=statement.query, text=statement.text)
@@ -133,11 +145,30 @@ def create_table(context: Context, statement: st.CreateTable) -> Result:
     return Result(statement.counted(int(inserted.removeprefix(made.tag))))
 
 
-def _refuse_table_features(statement: st.CreateTable) -> None:
+_STORAGE: Final[Mapping[str, re.Pattern[str]]] = {
+    "fillfactor": re.compile(r"[1-9]\d|100"),
+    "parallel_workers": re.compile(r"\d{1,3}|10[01]\d|102[0-4]"),
+    "autovacuum_enabled": re.compile("true|false|on|off|1|0"),
+}
+"""What PostgreSQL is told of how it keeps a table, and not of what the table is; and how the values are written."""
+
+
+def _storage_parameters(statement: st.CreateTable) -> tuple[str, ...]:
+    """The options of a table that are about PostgreSQL's files alone. Raises `InvalidParameter`."""
+    found = tuple(name for name in _STORAGE if name in statement.options)
+    for name in found:
+        if not _STORAGE[name].fullmatch(statement.options[name]):
+            raise InvalidParameter(f'value {statement.options[name]} out of bounds for option "{name}"')
+    return found
+
+
+def _refuse_table_features(statement: st.CreateTable, storage: Sequence[str]) -> None:
     if statement.temporary:
         raise NotSupported("temporary tables", hint="create a table and drop it afterwards")
-    if not is_webhook(statement.options) and (statement.options or statement.secrets or statement.connection):
-        raise NotSupported("options of a table without a connector")
+    unknown = sorted({*statement.options} - {*storage})
+    if not is_webhook(statement.options) and (unknown or statement.secrets or statement.connection):
+        what = f"the option {unknown[0]}" if unknown else "a secret or connection"
+        raise NotSupported(f"{what} of a table without a connector", hint="WITH (connector = '...') says which one")
     if statement.version_column is not None or statement.on_conflict == "do update if not null":
         raise NotSupported("this ON CONFLICT behaviour", hint="use ON CONFLICT OVERWRITE or ON CONFLICT IGNORE")
     if statement.watermark is not None and not statement.append_only:
@@ -467,7 +498,7 @@ def create_planned(
         if isinstance(content, IndexContent):
             return plan.keyed(len(content.key))
         if isinstance(content, SinkContent):
-            plan = plan.into(options)
+            plan = plan.into(options, dead_letters.layout(context, content))
             _check_delivery(plan)
             _check_append_only(plan)
             _try_sink(context, options, plan, confidential)

@@ -24,13 +24,13 @@ from headrace.session.context import Context
 from headrace.session.defined import declared_zone
 from headrace.session.engine import columns_of
 from headrace.session.execution.assignment import assigned
+from headrace.session.execution.defaults import beside, default_values, left_out, timed_with
 from headrace.session.execution.handler import Columns, Handler, InScript, Needs, Server, Types
 from headrace.session.execution.in_transaction import Written, late_rows, run_writing
 from headrace.session.execution.kernel_queries import ROWS_AT_MOST, AssignedQuery, rows_by_kernels, rows_of
 from headrace.session.execution.large_writes import delete_large, insert_large, update_large
 from headrace.session.execution.row_writes import RowChange, key_wanted, plan_rows, run_plan
 from headrace.session.execution.select import compute, describe
-from headrace.session.execution.simple import constant_value
 from headrace.session.execution.write_targets import (
     check_not_null,
     ignores,
@@ -45,7 +45,7 @@ from headrace.session.system.asking_functions import localize
 from headrace.session.transactions import Transaction
 from headrace.sql import statements as st
 from headrace.sql.dml import DEFAULT, Returning, delete_query, update_query
-from headrace.sql.parser import bind, parse_query
+from headrace.sql.parser import bind
 from headrace.sql.query import Query
 from headrace.sql.statements import TableName
 from headrace.state.table_changes import Delta, TableChange
@@ -64,13 +64,14 @@ def insert(context: Context, statement: st.Insert) -> Result:
 
     def run(transaction: Transaction) -> tuple[Result, Written | None]:
         if statement.query is not None and statement.returning is None and declared(record) is None:
-            written = _insert_large(
-                context, transaction, record, columns, statement.query, bool(statement.columns), ignore
-            )
+            written = insert_query(
+                context, transaction, record, columns, statement.query, bool(statement.columns),
+                "ignore" if ignore else "overwrite",
+            )  # fmt: skip
             return Result(statement.counted(written.inserted)), None
         rows = _insert_rows(context, record, columns, statement)
         check_not_null(record, rows)
-        changes = [TableChange(b, None, "ignore" if ignore else "overwrite") for b in _batches(rows)]
+        changes = [TableChange(b, None, "ignore" if ignore else "overwrite") for b in batches_of(rows)]
         if transaction.implicit and not (ignore and statement.returning is not None):
             for change in changes:
                 transaction.work.defer(record.id, change)
@@ -88,19 +89,19 @@ def insert(context: Context, statement: st.Insert) -> Result:
     return run_writing(context, run)
 
 
-def _insert_large(
+def insert_query(
     context: Context, transaction: Transaction, record: ObjectRecord, columns: Sequence[Column], query: Query,
-    listed: bool, ignore: bool,
+    listed: bool, on_conflict: str,
 ) -> Runs:  # fmt: skip
+    """INSERT of a query's rows by Spark's tasks."""
     bound = BoundQuery(localize(context, query), names_of(context))
     width = len(describe(context, bound))
     _check_width(width, len(columns), listed)
-    given = {c.name for c in columns[:width]}
-    defaults = {
-        c.name: pa.array([default_value(context, record, c)], arrow_type(c.type))
-        for c in record.columns if c.name not in given
-    }  # fmt: skip
-    return insert_large(context, transaction, record, columns[:width], bound, defaults, ignore=ignore)
+    targets = columns[:width]
+    missing = left_out(record, targets)
+    timed = timed_with(record, missing, query)
+    defaults = default_values(context, record, [c for c in missing if c not in timed])
+    return insert_large(context, transaction, record, targets, bound, defaults, on_conflict=on_conflict, timed=timed)
 
 
 def _check_width(width: int, columns: int, listed: bool) -> None:
@@ -148,51 +149,41 @@ def _from_literals(
     context: Context, record: ObjectRecord, targets: Sequence[Column], rows: Sequence[Sequence[object]]
 ) -> pa.Table:
     at = {c.name: i for i, c in enumerate(targets)}
-    arrays = []
-    for column in record.columns:
-        i = at.get(column.name)
-        values = [row[i] if i is not None and i < len(row) else DEFAULT for row in rows]
-        if any(v is DEFAULT for v in values):
-            default = default_value(context, record, column)
-            values = [default if v is DEFAULT else v for v in values]
-        arrays.append(pa.array(values, arrow_type(column.type)))
+    given = {
+        c.name: [row[i] if i is not None and i < len(row) else DEFAULT for row in rows]
+        for c in record.columns for i in [at.get(c.name)]
+    }  # fmt: skip
+    open_ones = [c for c in record.columns if any(v is DEFAULT for v in given[c.name])]
+    defaults = {name: value[0].as_py() for name, value in default_values(context, record, open_ones).items()}
+    arrays = [
+        pa.array([defaults[c.name] if v is DEFAULT else v for v in given[c.name]], arrow_type(c.type))
+        for c in record.columns
+    ]
     return pa.Table.from_arrays(arrays, schema=_schema(record))
-
-
-def default_value(context: Context, record: ObjectRecord, column: Column) -> object:
-    """The value of a column that an INSERT leaves out."""
-    text = record.content_as(TableContent).defaults.get(column.name)
-    if text is None:
-        return None
-    zone = declared_zone(record)
-    known, value = constant_value(text, column.type, zone)
-    if known:
-        return value
-    query = localize(context, parse_query(f"SELECT {text}"))
-    bound = BoundQuery(query, replace(names_of(context), zone=zone))
-    wanted = AssignedQuery(bound, [column], lambda found, inner: assigned(found, inner, [column], zone))
-    table = rows_of(context, wanted)
-    return table.column(0)[0].as_py()
 
 
 def _from_query(
     context: Context, record: ObjectRecord, targets: Sequence[Column], query: Query, exact: bool = False
 ) -> pa.Table:
     bound = BoundQuery(localize(context, query), names_of(context))
+    width = len(describe(context, bound)) if query.uses_now() else len(targets)
+    timed = timed_with(record, left_out(record, targets[:width]), query)
 
     def wrap(found: list[ResultColumn], text: str) -> str:
         _check_width(len(found), len(targets), exact)
-        return assigned(found, text, targets, bound.zone)
+        return beside(context, record, timed, assigned(found, text, targets, bound.zone))
 
-    computed = rows_of(context, AssignedQuery(bound, targets, wrap, exact=exact))
-    at = {c.name: i for i, c in enumerate(targets[: computed.num_columns])}
+    computed = rows_of(context, AssignedQuery(bound, [*targets, *timed], wrap, exact=exact))
+    given = [*targets[: computed.num_columns - len(timed)], *timed]
+    at = {c.name: i for i, c in enumerate(given)}
+    defaults = default_values(context, record, left_out(record, given))
     arrays = []
     for column in record.columns:
         kind = arrow_type(column.type)
         if column.name in at:
             arrays.append(computed.column(at[column.name]).cast(kind))
         else:
-            arrays.append(pa.array([default_value(context, record, column)] * computed.num_rows, kind))
+            arrays.append(pa.repeat(defaults[column.name][0], computed.num_rows))
     return pa.Table.from_arrays(arrays, schema=_schema(record))
 
 
@@ -202,7 +193,7 @@ def update(context: Context, statement: st.Update) -> Result:
     if plan is not None:
         return run_plan(context, plan)
     record = target_table(context, statement)
-    _refuse_append_only(record, "UPDATE")
+    refuse_append_only(record, "UPDATE")
     names = [c.name for c in record.columns]
     by_name = {c.name: c for c in record.columns}
     query = update_query(statement, names, record.content_as(TableContent).defaults, declared_zone(record))
@@ -237,25 +228,23 @@ def delete(context: Context, statement: st.Delete) -> Result:
     if plan is not None:
         return run_plan(context, plan)
     record = target_table(context, statement)
-    _refuse_append_only(record, "DELETE")
-    query = delete_query(statement, [c.name for c in record.columns])
+    refuse_append_only(record, "DELETE")
+    return run_writing(context, lambda transaction: (delete_rows(context, transaction, record, statement), None))
 
+
+def delete_rows(context: Context, transaction: Transaction, record: ObjectRecord, statement: st.Delete) -> Result:
+    """A DELETE as a part of a transaction."""
+    query = delete_query(statement, [c.name for c in record.columns])
     joined = statement.sources is not None
     key = key_wanted(context, record, statement)
-
-    def run(transaction: Transaction) -> tuple[Result, Written | None]:
-        bound = _bound(context, record, query, joined)
-        found = _affected(context, transaction, record, _assigned_to(record.columns, bound, key), statement)
-        if found is None:
-            written = delete_large(context, transaction, record, bound, joined=joined)
-            return Result(statement.counted(written.deleted)), None
-        old = _named(record, found.columns)
-        _replace(transaction, record, old, None)
-        return returning(
-            context, statement.returning, statement.table, record, old, statement.counted(old.num_rows)
-        ), None
-
-    return run_writing(context, run)
+    bound = _bound(context, record, query, joined)
+    found = _affected(context, transaction, record, _assigned_to(record.columns, bound, key), statement)
+    if found is None:
+        written = delete_large(context, transaction, record, bound, joined=joined)
+        return Result(statement.counted(written.deleted))
+    old = _named(record, found.columns)
+    _replace(transaction, record, old, None)
+    return returning(context, statement.returning, statement.table, record, old, statement.counted(old.num_rows))
 
 
 def _replace(
@@ -263,7 +252,7 @@ def _replace(
     on_conflict: Literal["overwrite", "refuse"] = "overwrite",
 ) -> None:  # fmt: skip
     """Take rows back and put others in their place; all go before any comes, should there be several batches."""
-    gone, come = _batches(old), [] if new is None else _batches(new)
+    gone, come = batches_of(old), [] if new is None else batches_of(new)
     if len(gone) <= 1 and len(come) <= 1:
         if gone:
             transaction.work.change(record.id, TableChange(come[0] if come else None, gone[0], on_conflict))
@@ -274,7 +263,8 @@ def _replace(
         transaction.work.change(record.id, TableChange(inserts=batch, on_conflict=on_conflict))
 
 
-def _refuse_append_only(record: ObjectRecord, verb: str) -> None:
+def refuse_append_only(record: ObjectRecord, verb: str) -> None:
+    """Raise `NotSupported` where rows are only added."""
     if record.content_as(TableContent).append_only:
         raise NotSupported(f'{verb} on the append-only table "{label(record)}"', hint="declare it without APPEND ONLY")
 
@@ -334,7 +324,7 @@ def _named(record: ObjectRecord, columns: Sequence[pa.ChunkedArray]) -> pa.Table
     return pa.Table.from_arrays([c.cast(f.type) for c, f in zip(columns, schema)], schema=schema)
 
 
-def _batches(rows: pa.Table) -> list[pa.RecordBatch]:
+def batches_of(rows: pa.Table) -> list[pa.RecordBatch]:
     """The rows in as few batches as they fit into: more than one where their strings exceed 2 GiB."""
     return [batch for batch in rows.combine_chunks().to_batches() if batch.num_rows]
 

@@ -63,11 +63,16 @@ def query_of(source: ObjectRecord, key: Sequence[str]) -> str:
     )
 
 
-def is_fed(state: CatalogState, record: ObjectRecord) -> bool:
-    """Whether CREATE TABLE has made it: it is the view of a hidden source."""
+def source_of(state: CatalogState, record: ObjectRecord) -> ObjectRecord | None:
+    """The hidden source of which it is the view, where CREATE TABLE has made it; else None."""
     below = (state.objects.get(i) for i in record.depends_on)
     sources = (o for o in below if o is not None and isinstance(o.content, SourceContent))
-    return any(o.content_as(SourceContent).part == record.name for o in sources)
+    return next((o for o in sources if o.content_as(SourceContent).part == record.name), None)
+
+
+def is_fed(state: CatalogState, record: ObjectRecord) -> bool:
+    """Whether CREATE TABLE has made it: it is the view of a hidden source."""
+    return source_of(state, record) is not None
 
 
 def drop(context: Context, records: Sequence[ObjectRecord]) -> list[str]:

@@ -7,11 +7,12 @@ finds them by their kind, and `Session` does nothing with a statement but what i
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from functools import cached_property
 from typing import TYPE_CHECKING, Generic, Protocol, TypeAlias, TypeVar
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.errors import NotSupported
 from headrace.session.context import Context
 from headrace.session.result import Pending, Result, ResultColumn

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from headrace.catalog.contents import TableContent
 from headrace.catalog.records import ObjectRecord
+from headrace.common.lazy_dataclass import dataclass
+from headrace.connectors import refusals
 from headrace.connectors.job_options import GROUP
 from headrace.connectors.option_reader import OptionReader
 from headrace.connectors.sinks import SINK_OPTIONS, TYPES
@@ -64,6 +65,9 @@ def into_table(context: Context, statement: st.CreateSink) -> IntoTable:
         raise InvalidParameter(
             f"unknown option {unknown} of a sink into a table", hint=f"options: {', '.join(sorted(SINK_OPTIONS))}"
         )
+    if refusals.ON_ROW_ERROR in options or refusals.TABLE in options:
+        hint = "its table takes all rows of an epoch or none"
+        raise NotSupported(f"option {refusals.ON_ROW_ERROR} of a sink into a table", hint=hint)
     reader, keyed = OptionReader(options), bool(target.primary_key)
     for name in ("force_append_only", "snapshot"):
         reader.boolean(name, False)

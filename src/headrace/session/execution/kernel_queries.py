@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from sqlglot import exp
 
 from headrace.catalog.records import ObjectRecord
-from headrace.common.columns import Column
+from headrace.common.columns import Column, arrow_schema
+from headrace.common.lazy_dataclass import dataclass
 from headrace.coordinator.writes.layout import Key
 from headrace.dataflow.operators.inputs import SnapshotScan
 from headrace.dataflow.queries import KernelQuery
@@ -19,7 +19,9 @@ from headrace.session.context import Context
 from headrace.session.execution.select import compute
 from headrace.session.execution.snapshots import open_snapshot
 from headrace.session.kernel_plans import Wrap, leaf_name
-from headrace.session.names import BoundQuery
+from headrace.session.names import BoundQuery, names_of
+from headrace.sql.parser import parse_query
+from headrace.sql.query import Query
 from headrace.state.arrangement import Arrangement
 
 if TYPE_CHECKING:
@@ -134,6 +136,28 @@ def _planned(context: Context, wanted: AssignedQuery, table: ObjectRecord | None
     except Exception:  # Spark says what is wrong when it is to run the query
         context.check()
         return None
+
+
+def all_rows(context: Context, table: ObjectRecord) -> pa.Table | None:
+    """A table's rows as the session sees them, without Spark; None where there are too many to have them here."""
+    bound = BoundQuery(all_of(table), names_of(context))
+    with ExitStack() as stack:
+        snapshot = open_snapshot(context, bound, stack)
+        assert snapshot is not None
+        if sum(ref.rows for ref in snapshot.tables[table.id].refs) > ROWS_AT_MOST:
+            return None
+        schema = arrow_schema([Column(c.name, c.type) for c in table.columns])
+        return pa.Table.from_batches((b.cast(schema) for b in _stored(context, table, snapshot, None)), schema)
+
+
+def all_of(table: ObjectRecord) -> Query:
+    """The query for a table's rows."""
+    names = ", ".join(_name(c.name) for c in table.columns)
+    return parse_query(f"SELECT {names} FROM {_name(table.schema)}.{_name(table.name)}")
+
+
+def _name(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
 
 
 def _stored(context: Context, table: ObjectRecord, snapshot: Snapshot, key: Key | None) -> Iterator[pa.RecordBatch]:

@@ -6,9 +6,8 @@ read shows what a scan would.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,9 +16,10 @@ import pyarrow.compute as pc
 
 from headrace.catalog.contents import IndexContent
 from headrace.catalog.records import ObjectRecord
+from headrace.common.lazy_dataclass import dataclass
 from headrace.dataflow.operators.inputs import SnapshotScan
 from headrace.errors import EpochTooOld, SnapshotUnavailable
-from headrace.session.context import Context
+from headrace.session.reading.surroundings import Surroundings
 from headrace.state.arrangement import Arrangement
 from headrace.state.kernels import concat, consolidate
 from headrace.state.kernels.hashing import hash_columns
@@ -82,7 +82,7 @@ class KeyScan:
 
 
 def key_scan(
-    context: Context, target: ObjectRecord, names: Sequence[str], equal: Mapping[str, object], snapshot: Snapshot,
+    context: Surroundings, target: ObjectRecord, names: Sequence[str], equal: Mapping[str, object], snapshot: Snapshot,
     stack: ExitStack,
 ) -> KeyScan | None:  # fmt: skip
     """What reads the rows of a table or view with these values; None where no key or index has them.
@@ -90,20 +90,23 @@ def key_scan(
     The stack holds what is read of an index.
     """
     own = snapshot.tables[target.id]
-    scan = context.engine.scan(own, names)
+    scan = context.scan(own, names)
     if target.primary_key and set(target.primary_key) <= set(equal):
         return KeyScan(scan, own, equal)
     if context.has_changed(target.id):
         return None  # an index does not know what the transaction has written
-    wanted = {*names, *equal}
-    for index in context.catalog.state.objects_of(IndexContent):
-        content = index.content_as(IndexContent)
-        fits = set(content.key) <= set(equal) and wanted <= {c.name for c in index.columns}
-        if content.on == target.id and fits:
+    for index in context.indexes():
+        if is_found_by(index, target, names, equal):
             try:
-                found = context.coordinator.snapshot([index.id, target.id], at=own.as_of)
+                found = stack.enter_context(context.index_snapshot(index.id, target.id, own.as_of))
             except (EpochTooOld, SnapshotUnavailable):  # it is being created, or far behind
                 continue
-            stack.enter_context(found)
             return KeyScan(scan, found.tables[index.id], equal, own)
     return None
+
+
+def is_found_by(index: ObjectRecord, target: ObjectRecord, names: Sequence[str], equal: Collection[str]) -> bool:
+    """Whether an index has the columns `names` of those rows of a relation that have values in the columns `equal`."""
+    content = index.content_as(IndexContent)
+    wanted = {*names, *equal}
+    return content.on == target.id and set(content.key) <= set(equal) and wanted <= {c.name for c in index.columns}

@@ -13,6 +13,7 @@ from headrace.session.context import Context
 from headrace.session.execution.handler import Columns, Handler, Needs, Types
 from headrace.session.execution.select import describe_query, frame_of, select
 from headrace.session.execution.snapshots import open_snapshot
+from headrace.session.introspection import parameter_types_of
 from headrace.session.names import BoundQuery, names_of
 from headrace.session.reading.explaining import explained
 from headrace.session.reading.read_planning import PlannedRead, plan_read
@@ -39,8 +40,15 @@ def describe(context: Context, statement: st.Select, types: Types) -> Columns:
 
 
 def infer(context: Context, statement: st.Select, types: list[str | None]) -> None:
-    """Fill in types from where parameters stand; what is wrong with the query comes up later."""
+    """Fill in types from where parameters stand; what is wrong with the query comes up later.
+
+    Beside what has a type of the system catalogs' own they have that.
+    """
     try:
+        for number, kind in parameter_types_of(context, statement.query).items():
+            types[number - 1] = types[number - 1] or kind
+        if None not in types:
+            return
         bound = BoundQuery(statement.query, names_of(context))
         types[:] = bound.parameter_types(types)
         found = _compared(statement.query.tree, {c: t for cs in bound.schema().values() for c, t in cs.items()})

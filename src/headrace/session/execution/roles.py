@@ -16,6 +16,7 @@ from headrace.errors import (
     InsufficientPrivilege,
     InvalidDatetime,
     InvalidParameter,
+    NotSupported,
     TransactionError,
     UndefinedObject,
 )
@@ -94,6 +95,20 @@ def alter_role(context: Context, statement: st.AlterRole) -> Result:
 
     context.coordinator.alter_objects([record.id], altered, "was changed")
     return Result(statement.tag)
+
+
+def role_to_alter(context: Context, name: str) -> ObjectRecord:
+    """What is stored of a role. Raises `UndefinedObject`, and `InsufficientPrivilege` for who may not alter it."""
+    record = record_of(context.catalog.state, name)
+    if record is None and name != ROOT:
+        raise UndefinedObject(f'role "{name}" does not exist')
+    _check_alteration(context, name, record, st.AlterRole(name, {}))
+    if record is None:
+        raise NotSupported(
+            f'a comment on the role "{ROOT}" as long as it is as it was made',
+            hint=f"ALTER ROLE {ROOT} PASSWORD '...' first; from then on only roles that have been made may connect.",
+        )
+    return record
 
 
 def _check_alteration(context: Context, name: str, record: ObjectRecord | None, statement: st.AlterRole) -> None:

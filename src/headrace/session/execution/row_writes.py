@@ -7,7 +7,10 @@ as Spark does. A group of writers runs it when its turn comes.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
+from datetime import UTC as UTC_ZONE
+from datetime import datetime
+from itertools import chain
 from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
@@ -16,6 +19,7 @@ from sqlglot import exp
 from headrace.catalog.contents import TableContent
 from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import arrow_type
+from headrace.common.lazy_dataclass import dataclass
 from headrace.common.zones import UTC, Zone
 from headrace.coordinator.decide.watermarks import declared
 from headrace.coordinator.writes.layout import Key, Row, RowLayout
@@ -36,6 +40,7 @@ from headrace.session.execution.write_targets import (
 from headrace.session.names import names_of
 from headrace.session.result import Ready, Result, ResultColumn, columns_of_record
 from headrace.sql import statements as st
+from headrace.sql.parser import parse_expression
 from headrace.sql.scalar import NotScalar, RowScope, Run, Values, values_of
 from headrace.sql.statements import TableName
 
@@ -56,6 +61,7 @@ class RowPlan:
     letters: str
     """The privileges on the table that it takes."""
     make: Callable[[Values], RowOperation]
+    """From the values of the parameters, and behind them the time of the statement."""
     types: tuple[str | None, ...]
     """Types of the parameters."""
     ignore: bool = False
@@ -63,6 +69,8 @@ class RowPlan:
     """(column, name in the result) of a RETURNING list."""
     zone: Zone = UTC
     """The time zone in which texts are read."""
+    inserted: Callable[[Values], list[Row]] | None = None
+    """Of an INSERT, its rows, from the same as `make`."""
 
     def holds(self, context: Context) -> bool:
         """Whether the statement still means this table in this zone, as when it was planned, and may write to it."""
@@ -72,6 +80,10 @@ class RowPlan:
         return rights.superuser or (
             rights.may_in("U", record.schema) and all(rights.may(letter, record) for letter in self.letters)
         )
+
+    def operation(self, texts: Sequence[str | None], zone: Zone) -> RowOperation:
+        """What is to be done at this time. Raises `DataError`s for texts of parameters that do not fit."""
+        return self.make([*values_of(texts, self.types, zone), datetime.now(UTC_ZONE)])
 
     @property
     def columns(self) -> list[ResultColumn] | None:
@@ -94,7 +106,7 @@ class RowPlan:
 
 def run_plan(context: Context, plan: RowPlan, texts: Sequence[str | None] = ()) -> Result:
     """Run it with the text of its parameters. Raises `DataError`s for values that do not fit."""
-    operation = plan.make(values_of(texts, plan.types, context.zone))
+    operation = plan.operation(texts, context.zone)
     transaction = context.transaction
     if transaction is not None:
         return plan.result(transaction.work.run(operation).affected)
@@ -130,7 +142,7 @@ def start_plan(
     context: Context, statement: st.Statement, plan: RowPlan, texts: Sequence[str | None]
 ) -> Result | StartedWrite:  # fmt: skip
     """The same as `run_plan` without waiting for the commit."""
-    operation = plan.make(values_of(texts, plan.types, context.zone))
+    operation = plan.operation(texts, context.zone)
     if context.transaction is not None:
         return plan.result(context.transaction.work.run(operation).affected)
     request = RowWrite(operation)
@@ -157,31 +169,58 @@ def plan_rows(context: Context, statement: RowChange, types: Sequence[str | None
     try:
         if isinstance(statement, st.Insert):
             ignore = ignores(record, statement)
-            make = _insert(record, layout, statement, RowScope({}, open_types, context.zone), ignore)
+            inserted = _inserted(record, statement, RowScope({}, open_types, context.zone))
+            make = _insert(record, layout, inserted, ignore)
         elif record.content_as(TableContent).append_only:
             return None
         else:
-            ignore, make = False, _change(record, layout, statement, open_types, context.zone)
+            ignore, inserted, make = False, None, _change(record, layout, statement, open_types, context.zone)
     except (NotScalar, DataError):
         return None  # an error is the engine's to tell, in its words
     letters = letters_of(statement)
     tag, types_found = statement.tag, tuple(open_types)
-    return RowPlan(statement.table, record, tag, letters, make, types_found, ignore, returned, context.zone)
+    return RowPlan(statement.table, record, tag, letters, make, types_found, ignore, returned, context.zone, inserted)
 
 
-def _insert(
-    record: ObjectRecord, layout: RowLayout, statement: st.Insert, scope: RowScope, ignore: bool
-) -> Callable[[Values], RowOperation]:  # fmt: skip
+def plan_all_rows(context: Context, plans: Sequence[RowPlan]) -> RowPlan:
+    """INSERTs of rows into one table as one: each takes its parameters from those that the ones before it leave."""
+    first = plans[0]
+    record, layout = first.record, context.coordinator.tables.layout(first.record.id)
+
+    def inserted(parameters: Values) -> list[Row]:
+        made: list[Row] = []
+        at, now = 0, parameters[-1]
+        for plan in plans:
+            assert plan.inserted is not None
+            made += plan.inserted([*parameters[at : at + len(plan.types)], now])
+            at += len(plan.types)
+        return made
+
+    types = tuple(chain.from_iterable(plan.types for plan in plans))
+    return replace(first, make=_insert(record, layout, inserted, first.ignore), types=types, inserted=inserted)
+
+
+def _inserted(record: ObjectRecord, statement: st.Insert, scope: RowScope) -> Callable[[Values], list[Row]]:
     if statement.rows is None:
         raise NotScalar
     columns = target_columns(record, statement.columns)
     rows = [_cells(record, columns, cells, scope, bool(statement.columns)) for cells in statement.rows.cells()]
 
-    def make(parameters: Values) -> RowOperation:
+    def inserted(parameters: Values) -> list[Row]:
         made = [tuple([cell((), parameters) for cell in row]) for row in rows]
         for row in made:
             if None in row:
                 check_row(record, row)
+        return made
+
+    return inserted
+
+
+def _insert(
+    record: ObjectRecord, layout: RowLayout, inserted: Callable[[Values], list[Row]], ignore: bool
+) -> Callable[[Values], RowOperation]:  # fmt: skip
+    def make(parameters: Values) -> RowOperation:
+        made = inserted(parameters)
         if not layout.key_at:
             return RowOperation(record.id, (), append_rows(made))
         keys = [layout.key_of(row) for row in made]
@@ -209,10 +248,13 @@ def _cells(
 
 def _default(record: ObjectRecord, name: str, kind: str) -> Run:
     text = record.content_as(TableContent).defaults.get(name)
-    known, value = (True, None) if text is None else constant_value(text, kind, declared_zone(record))
-    if not known:
-        raise NotScalar
-    return lambda *_: value
+    if text is None:
+        return lambda *_: None
+    zone = declared_zone(record)
+    known, value = constant_value(text, kind, zone)
+    if known:
+        return lambda *_: value
+    return RowScope({}, [], zone).compile_as(parse_expression(text).tree, kind)
 
 
 def _change(

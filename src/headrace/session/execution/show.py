@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
@@ -22,6 +21,7 @@ from headrace.catalog.contents import (
     ViewContent,
 )
 from headrace.catalog.records import ObjectRecord
+from headrace.common.lazy_dataclass import dataclass
 from headrace.config import describe_settings
 from headrace.coordinator.decide.automatic import is_automatic
 from headrace.coordinator.decide.watermarks import declared, time_column
@@ -191,8 +191,8 @@ def _watermarks(record: ObjectRecord) -> dict[str, str]:
 def _jobs(context: Context, statement: st.Show) -> Rows:
     return [
         [j.id, j.name, j.status, j.lag_ms, shown_error(context, j.id, j.error.message if j.error else None),
-         shown_error(context, j.id, j.error.detail if j.error else None), j.rows_in, j.rows_out, j.waiting_for or None,
-         j.progress or None, j.group, j.row_errors]
+         shown_error(context, j.id, j.error.detail if j.error else None), j.rows_in, j.rows_out,
+         shown_error(context, j.id, j.waiting_for or None), j.progress or None, j.group, j.row_errors]
         for j in context.coordinator.jobs()
     ]  # fmt: skip
 
@@ -211,7 +211,7 @@ def _progress(context: Context, statement: st.Show) -> Rows:
     names = {o.id: o.name for o in context.catalog.state.objects.values()}
     return [
         [b.group, names.get(b.job_id), b.epoch, b.state, b.running_ms, f"{b.tasks_done}/{b.tasks_known}", b.rows_in,
-         b.waiting_for]
+         shown_error(context, b.job_id, b.waiting_for or None)]
         for b in context.coordinator.barriers()
     ]  # fmt: skip
 

@@ -10,7 +10,7 @@ from headrace.connectors.sinks import delivers, spelled
 from headrace.coordinator.decide.view_options import on_error
 from headrace.errors import NotSupported
 from headrace.session.context import Context
-from headrace.session.execution import arrangement_choice, connections, into, unaligned
+from headrace.session.execution import arrangement_choice, connections, dead_letters, into, unaligned
 from headrace.session.execution.ddl import (
     check_reach,
     columns_from,
@@ -82,10 +82,14 @@ def create_sink(context: Context, statement: st.CreateSink) -> Result:
         return _create_sink_into(context, statement, bound)
     text, given = planned_text(bound, None), connections.resolved(context, statement, spelled(statement.options))
     check_reach(context, given.options, "pg_write_server_files", "create a sink that writes outside of the database")
-    content = SinkContent(spark_sql=text, emit_on_window_close=statement.emit_on_window_close)
+    letters = dead_letters.table_of(context, given.options)
+    content = SinkContent(
+        spark_sql=text, emit_on_window_close=statement.emit_on_window_close,
+        dead_letters=None if letters is None else letters.id,
+    )  # fmt: skip
+    needed = (*bound.dependencies(), *given.needed, *([] if letters is None else [letters.id]))
     create_planned(
-        context, statement.name, text, content, statement.text, given.options,
-        (*bound.dependencies(), *given.needed), given.secrets,
+        context, statement.name, text, content, statement.text, given.options, needed, given.secrets,
     )  # fmt: skip
     return Result(statement.tag)
 

@@ -19,6 +19,7 @@ from headrace.session.names import kind_name, label, names_of
 from headrace.sql import statements as st
 from headrace.sql.dml import Returning
 from headrace.sql.parser import parse_query
+from headrace.sql.statements import TableName
 
 Writing = st.Insert | st.Update | st.Delete | st.CopyFrom | st.CopyFromFiles
 """The statements that write rows to a table."""
@@ -32,12 +33,17 @@ def letters_of(statement: Writing) -> str:
 
 def target_table(context: Context, statement: Writing) -> ObjectRecord:
     """The table to write to. Raises `WrongObjectType` for anything else, `InsufficientPrivilege`."""
-    record = names_of(context).get(statement.table)
+    return writable_table(context, statement.table, statement.verb, letters_of(statement))
+
+
+def writable_table(context: Context, name: TableName, verb: str, letters: str) -> ObjectRecord:
+    """The same for a table by its name, and the letters of privileges that it takes."""
+    record = names_of(context).get(name)
     if not record.content.writable:
         raise WrongObjectType(
-            f'cannot {statement.verb} {kind_name(record)} "{label(record)}"', hint="Only tables can be written to."
+            f'cannot {verb} {kind_name(record)} "{label(record)}"', hint="Only tables can be written to."
         )
-    context.rights.require(letters_of(statement), record)
+    context.rights.require(letters, record)
     return record
 
 

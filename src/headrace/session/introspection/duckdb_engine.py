@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, Final
 
 import pyarrow as pa
 
 from headrace.common.columns import Column, arrow_schema, arrow_type
+from headrace.common.lazy_dataclass import dataclass
 from headrace.errors import (
     HeadraceError,
     InvalidText,
@@ -26,12 +26,14 @@ from headrace.errors import (
 from headrace.session.context import Context
 from headrace.session.introspection import hidden
 from headrace.session.introspection.macros import MACROS, macro_name, table_name
-from headrace.session.introspection.rewriting import SCHEMAS, Rewriter, asks_catalog
+from headrace.session.introspection.output_types import output_types, parameter_types
+from headrace.session.introspection.rewriting import SCHEMAS, VECTORS, Rewriter, asks_catalog
 from headrace.session.names import names_of
 from headrace.session.result import ResultColumn
 from headrace.session.system.asking_functions import setting_or_null, version_text
 from headrace.session.system.system_lookup import system_relation
 from headrace.session.system.system_relations import SystemRelation
+from headrace.sql.catalog_types import CATALOG_TYPES, held_as
 from headrace.sql.postgres import parse_statement
 from headrace.sql.query import Query
 from headrace.sql.text_values import parse_text
@@ -84,7 +86,22 @@ def asked(context: Context, query: Query, *, described: bool = False) -> Catalog
             found = _run(context, connection, text, described)
     finally:
         connection.close()
-    return _typed(found)
+    return _typed(found, output_types(rewriter.parsed.tree, _columns_of))
+
+
+def parameter_types_of(context: Context, query: Query) -> dict[int, str]:
+    """The types of parameters that stand beside what has a type of the catalogs, in a query over those alone."""
+    if not _is_asked(context, query):
+        return {}
+    return parameter_types(parse_statement(query.text).tree, _columns_of)
+
+
+def _columns_of(schema: str | None, name: str) -> list[tuple[str, str | None]] | None:
+    """The columns of a system relation with the types that PostgreSQL says they have."""
+    relation = system_relation(schema, name)
+    if relation is None:
+        return None
+    return [(c.name, relation.types.get(c.name, c.type)) for c in relation.columns if not c.name.startswith("__")]
 
 
 def _is_asked(context: Context, query: Query) -> bool:
@@ -156,7 +173,8 @@ def _run(context: Context, connection: Any, text: str, described: bool) -> pa.Ta
             if (most_rows and rows > most_rows) or size > _RESULT_BYTES:
                 raise TooManyRows("the query over the system catalogs returns too much", hint="Ask for less.")
             batches.append(batch)
-        return pa.Table.from_batches(batches, reader.schema)
+        # A limit would have given columns of one name different ones.
+        return pa.Table.from_batches(batches, reader.schema).rename_columns(relation.columns)
     except duckdb.Error as error:
         raise _error(error) from error
 
@@ -237,15 +255,49 @@ def _value(context: Context, name: str, *given: str | int | bool) -> str | int |
 # ---- types
 
 
-def _typed(found: pa.Table) -> CatalogAnswer:
-    """The rows with the types that results have."""
-    columns = [ResultColumn(f.name, _type(f.type)) for f in found.schema]
+def _typed(found: pa.Table, types: Sequence[str | None]) -> CatalogAnswer:
+    """The rows with the types that results have; `types` are those that PostgreSQL gives them, where that is known."""
+    found = pa.Table.from_arrays(
+        [_spelled(f.name, column) for f, column in zip(found.schema, found.columns)], names=found.column_names
+    )
+    told = types if len(types) == found.num_columns else [None] * found.num_columns
+    columns = [_column(f.name, _type(f.type), kind) for f, kind in zip(found.schema, told)]
     try:
         arrays = [_cast(column, arrow_type(c.type)) for c, column in zip(columns, found.columns)]
     except pa.ArrowException as error:
         raise NotSupported(f"a result of this type over the system catalogs is not supported: {error}") from error
     schema = pa.schema([pa.field(c.name, arrow_type(c.type)) for c in columns])
     return CatalogAnswer(columns, pa.Table.from_arrays(arrays, schema=schema))
+
+
+def _column(name: str, computed: str, told: str | None) -> ResultColumn:
+    """The column of a result: `computed` is the type of what was computed, `told` the one that PostgreSQL gives it."""
+    if told is None or told == computed:
+        return ResultColumn(name, computed)
+    if told in CATALOG_TYPES:
+        held = "string" if told in _SPELLED else held_as(told)
+        return ResultColumn(name, held, catalog_type=told) if _fits(computed, held) else ResultColumn(name, computed)
+    return ResultColumn(name, told if _fits(computed, told) else computed)
+
+
+def _fits(computed: str, told: str) -> bool:
+    """Whether what was computed can be told as of that type: both are numbers without a fraction, or texts."""
+    whole = ("smallint", "int", "bigint")
+    inner = [kind.removeprefix("array<").rstrip(">") for kind in (computed, told)]
+    same = computed.startswith("array<") == told.startswith("array<")
+    return same and (inner[0] == inner[1] or (inner[0] in whole and inner[1] in whole))
+
+
+_SPELLED: Final = ("int2vector", "oidvector")
+"""Types whose values come out as text, the elements with blanks between them."""
+
+
+def _spelled(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """A vector as it is sent, its elements with blanks between them; any other column as it is."""
+    if name not in VECTORS or not pa.types.is_list(column.type):
+        return column
+    texts = [None if value is None else " ".join(map(str, value)) for value in column.to_pylist()]
+    return pa.chunked_array([pa.array(texts, pa.string())])
 
 
 def _cast(column: pa.ChunkedArray, wanted: pa.DataType) -> pa.ChunkedArray:

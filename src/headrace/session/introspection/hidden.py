@@ -36,7 +36,7 @@ def relation(name: str, roles: Collection[str]) -> SystemRelation:
     if rows is _rights:
         rows = lambda context: _rights(context, roles)  # noqa: E731
     made = tuple(Column(name, kind) for name, kind in (part.split(" ") for part in columns.split(", ")))
-    return SystemRelation(SCHEMA, name, made, {}, rows)
+    return SystemRelation(SCHEMA, name, made, {}, {}, rows)
 
 
 def _definitions(context: Context) -> Rows:

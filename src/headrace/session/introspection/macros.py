@@ -5,8 +5,9 @@ A function that is not listed here is refused. A macro reads relations under the
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
+
+from headrace.common.lazy_dataclass import dataclass
 
 
 def table_name(schema: str, name: str) -> str:
@@ -101,6 +102,21 @@ def _typmod(suffix: str) -> str:
     return f"'numeric(' || ((m - 4) // 65536) || ',' || ((m - 4) % 65536) || '){suffix}'"
 
 
+_SPLIT: Final = (
+    "CASE WHEN t = '' THEN [] WHEN s IS NULL THEN string_split(t, '') WHEN s = '' THEN [t] ELSE string_split(t, s) END"
+)
+_PART: Final = '("([^"]|"")+"|[A-Za-z_][A-Za-z_0-9$]*)'
+"""A part of a name: in quotes, or a word."""
+
+
+def _parts(text: str) -> str:
+    """The parts of a qualified name, as SQL that computes them."""
+    return (
+        f"list_transform(regexp_extract_all({text}, '{_PART}'), lambda e: CASE WHEN starts_with(e, '\"') "
+        "THEN replace(e[2:-2], '\"\"', '\"') ELSE lower(e) END)"
+    )
+
+
 _PROC, _ROLES = ("pg_catalog", "pg_proc"), ("pg_catalog", "pg_roles")
 _TYPE_NAME = _looked_up("max(hr_t.name)", TYPE_NAMES, "hr_t.oid = $o")
 _DEFINITION = _looked_up("max(hr_t.definition)", DEFINITIONS, "hr_t.oid = $o")
@@ -140,6 +156,9 @@ MACROS: Final[dict[str, Macro]] = {
         "x",
         "CASE WHEN regexp_full_match(x, '[a-z_][a-z0-9_$]*') THEN x ELSE '\"' || replace(x, '\"', '\"\"') || '\"' END",
     ),
+    "quote_nullable": _simple(
+        "x", "CASE WHEN x IS NULL THEN 'NULL' ELSE '''' || replace(CAST(x AS VARCHAR), '''', '''''') || '''' END"
+    ),
     "quote_literal": _simple("x", "'''' || replace(CAST(x AS VARCHAR), '''', '''''') || ''''"),
     "pg_size_pretty": _simple(
         "a", "CASE WHEN abs(a) < 10240 THEN a || ' bytes' WHEN abs(a) < 10485760 THEN (a // 1024) || ' kB' "
@@ -152,6 +171,17 @@ MACROS: Final[dict[str, Macro]] = {
     ),
     "array_ndims": _simple("a", "CASE WHEN len(a) > 0 THEN 1 END"),
     "cardinality": _simple("a", "CAST(len(a) AS INTEGER)"),
+    "array_remove": _simple("a, x", "list_filter(a, lambda e: e IS DISTINCT FROM x)"),
+    "string_to_array": Macro((
+        ("t, s", _SPLIT),
+        ("t, s, n", f"list_transform({_SPLIT}, lambda e: CASE WHEN e = n THEN NULL ELSE e END)"),
+    )),
+    "parse_ident": _simple(
+        "t",
+        f"CASE WHEN regexp_full_match(trim(t), '{_PART}(\\s*[.]\\s*{_PART})*') THEN {_parts('t')} "
+        "ELSE error('string is not a valid identifier: \"' || t || '\"') END",
+    ),
+    "setting_named": _lookup("max(hr_t.setting)", ("pg_catalog", "pg_settings"), "hr_t.name = $o"),
     "array_position": _simple("a, x", "list_position(a, x)"),
     "array_to_string": Macro((
         ("a, s", "array_to_string(list_filter(a, lambda x: x IS NOT NULL), s)"),
@@ -166,7 +196,8 @@ MACROS: Final[dict[str, Macro]] = {
         NAMES,
     ),
     "regclass_oid": _oid_or(
-        NAMES, "CAST($o AS VARCHAR) IN (hr_t.text, hr_t.qualified, CASE WHEN hr_t.visible THEN hr_t.name END)"
+        NAMES, f"array_to_string({_parts('CAST($o AS VARCHAR)')}, '.') IN (hr_t.qualified, "
+        "CASE WHEN hr_t.visible THEN hr_t.name END)"
     ),
     "regtype_text": _text_or("hr_t.name", TYPE_NAMES),
     "regtype_oid": _oid_or(TYPE_NAMES, "CAST($o AS VARCHAR) IN (hr_t.name, hr_t.short)"),
@@ -218,7 +249,7 @@ _SAME: Final = (
 NATIVE: Final[dict[str, str]] = {
     **{name: name for name in _SAME.split()},
     "btrim": "trim", "extract": "date_part", "position": "strpos",
-    "format": "printf", "every": "bool_and", "char_length": "length", "character_length": "length",
+    "every": "bool_and", "char_length": "length", "character_length": "length",
     "octet_length": "strlen",
     "array_cat": "list_concat", "json_build_object": "json_object", "jsonb_build_object": "json_object",
     "json_agg": "json_group_array", "jsonb_agg": "json_group_array", "row_to_json": "to_json", "to_jsonb": "to_json",

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 from google.protobuf.message import Message
 from postgast import deparse
 from postgast import pg_query_pb2 as pb
 
-from headrace.errors import NotSupported, UndefinedFunction, UndefinedTable
+from headrace.common.lazy_dataclass import dataclass
+from headrace.errors import InvalidParameter, NotSupported, UndefinedFunction, UndefinedTable
 from headrace.session.introspection import syntax_nodes
 from headrace.session.introspection.macros import MACROS, NATIVE, RIGHTS, macro_name, table_name
 from headrace.sql.binder.output_names import output_name
@@ -24,7 +25,7 @@ from headrace.sql.postgres import ParsedStatement, parse_statement
 
 SCHEMAS: Final = ("pg_catalog", "information_schema", "rw_catalog")
 """The schemas whose relations are looked up here."""
-_VECTORS: Final = ("indkey", "indclass", "indoption", "indcollation", "proargtypes")
+VECTORS: Final = ("indkey", "indclass", "indoption", "indcollation", "proargtypes", "tgattr")
 """Columns whose arrays begin with element 0."""
 _TYPES: Final = {
     "name": "varchar", "char": "varchar", "oid": "int8", "xid": "int8", "sql_identifier": "varchar",
@@ -46,6 +47,8 @@ _FUNCTIONS: Final = (
 )
 """Columns with the names of functions, which PostgreSQL compares with 0 for none."""
 _OBJECTS: Final = ("regclass", "regtype", "regproc", "regprocedure", "regnamespace", "regrole")
+_OWN: Final = (*_OBJECTS, "oid", "name", "char", "xid")
+"""Types of the system catalogs' own that a query without relations may have casts to."""
 _OPERATORS: Final = frozenset("= <> != < > <= >= + - * / % || @> <@ && & | << >>".split())  # noqa: SIM905
 _MOST_ELEMENTS: Final = 1_000_000
 _QUERY: Final = "hr_with_"
@@ -94,6 +97,7 @@ class Rewriter:
         self._named = {cte.ctename for cte in syntax_nodes.messages(tree, pb.CommonTableExpr)}
         self._name_outputs(tree)
         self._spell_vectors(tree.select_stmt)
+        self._spell_objects(tree.select_stmt)
         self._visit(tree)
         if self.asks_for_tables:
             self._refuse_all_columns(tree)
@@ -184,6 +188,16 @@ class Rewriter:
                 array.CopyFrom(value)
                 value.CopyFrom(syntax_nodes.call("array_to_string", array, syntax_nodes.literal(" ")))
 
+    def _spell_objects(self, select: pb.SelectStmt) -> None:
+        """What is sent of an object that a literal names is its name, which may be another one than is written."""
+        for item in select.target_list:
+            value = item.res_target.val
+            if value.WhichOneof("node") != "type_cast" or value.type_cast.type_name.array_bounds:
+                continue
+            kind, literal = syntax_nodes.type_name(value), syntax_nodes.text_of(value.type_cast.arg)
+            if f"{kind}_oid" in MACROS and literal is not None and not literal.isdecimal():
+                value.type_cast.arg.CopyFrom(syntax_nodes.number(self.resolve(kind, literal)))
+
     # ---- relations and columns
 
     def _relation(self, table: pb.RangeVar) -> None:
@@ -228,6 +242,22 @@ class Rewriter:
                     next(syntax_nodes.messages(subquery, pb.FuncCall)).args.extend(call.func_call.args)
                 node.CopyFrom(pb.Node(range_subselect=pb.RangeSubselect(subquery=subquery, alias=alias)))
                 return
+        self._scalar_relation(relation)
+
+    def _scalar_relation(self, relation: pb.RangeFunction) -> None:
+        """A function that gives one value is a relation of one row in PostgreSQL, and no relation in DuckDB."""
+        if len(relation.functions) != 1 or relation.alias.colnames or relation.ordinality:
+            return
+        call = relation.functions[0].list.items[0]
+        name = syntax_nodes.function_name(call)
+        if name in _SETS or name not in (*MACROS, *NATIVE):
+            return
+        value = pb.Node()
+        value.CopyFrom(call)  # the element of an array that has no other
+        call.CopyFrom(syntax_nodes.call("unnest", pb.Node(a_array_expr=pb.A_ArrayExpr(elements=[value]))))
+        alias = relation.alias.aliasname or name
+        relation.alias.aliasname = alias
+        relation.alias.colnames.append(syntax_nodes.identifier(alias))
 
     def _series(self, select: pb.SelectStmt) -> None:
         """In SELECT lists DuckDB's series are arrays, whose elements PostgreSQL has as rows."""
@@ -255,8 +285,12 @@ class Rewriter:
         name = call.funcname[-1].string.sval
         if name in ("len", "range", "generate_series", "like_escape", "error") and schema == "pg_catalog":
             syntax_nodes.put_in(call.funcname, syntax_nodes.identifier(name))
+        elif name == "current_setting" and len(call.args) == 1 and syntax_nodes.text_of(call.args[0]) is None:
+            self._macro(node, "setting_named")
         elif name in ("current_setting", "set_config", *_SESSION):
             self._session_value(node, name)
+        elif name == "format":
+            self._format(node)
         elif name in _RIGHTS:
             self._privilege(node, name)
         elif name in self._objects:
@@ -278,6 +312,32 @@ class Rewriter:
         self.macros.add(name)
         self.tables.update(MACROS[name].reads)
         syntax_nodes.put_in(node.func_call.funcname, syntax_nodes.identifier(macro_name(name)))
+
+    def _format(self, node: pb.Node) -> None:
+        """Text with values in it: its pieces and the values, one after another."""
+        arguments = list(node.func_call.args)
+        template = syntax_nodes.text_of(arguments[0]) if arguments else None
+        pieces = None if template is None else _format_pieces(template)
+        if pieces is None:
+            raise NotSupported(
+                "this text of format() in a query over the system catalogs", hint="It may have %s, %I, %L and %%.",
+                position=self._at(node.func_call.location),
+            )  # fmt: skip
+        values, parts = iter(arguments[1:]), []
+        for text, letter in pieces:
+            value = next(values, None) if letter else None
+            if letter and value is None:
+                raise InvalidParameter("too few arguments for format()")
+            parts.append(syntax_nodes.literal(text) if value is None else self._formatted(value, letter))
+        node.CopyFrom(syntax_nodes.call("concat", syntax_nodes.literal(""), *parts))
+
+    def _formatted(self, value: pb.Node, letter: str) -> pb.Node:
+        if letter == "s":
+            return value
+        quoting = {"I": "quote_ident", "L": "quote_nullable"}[letter]
+        quoted = syntax_nodes.call(quoting, value)
+        self._macro(quoted, quoting)
+        return quoted
 
     def _session_value(self, node: pb.Node, name: str) -> None:
         arguments = node.func_call.args
@@ -445,8 +505,11 @@ _ROWS: Final = {
     "q.keyword_category AS catdesc FROM duckdb_keywords() q)",
 }  # fmt: skip
 """Functions in FROM that are queries here."""
+_SETS: Final = ("unnest", "_pg_expandarray", "generate_series", "generate_subscripts")
+"""Functions that give several rows."""
 _HINT: Final = re.compile(
-    r"\b(?:pg_|has_|to_reg|reg(?:class|type|proc|role|namespace)|format_type|obj_desc|col_desc|current_|version)",
+    r"\b(?:pg_|has_|to_reg|reg(?:class|type|proc|role|namespace)|format_type|obj_desc|col_desc|current_|version|"
+    r"oid|name|char|xid)",
     re.IGNORECASE,
 )
 """What a text has that asks the system catalogs without naming a relation; others have it, too."""
@@ -474,14 +537,27 @@ def asks_catalog(text: str) -> bool:
     for relation in syntax_nodes.messages(tree, pb.RangeFunction):
         if any(syntax_nodes.function_name(item.list.items[0]) in _SESSION for item in relation.functions):
             return True
-    return any(
-        name.names[-1].string.sval in _OBJECTS for name in syntax_nodes.messages(tree, pb.TypeName) if name.names
-    )
+    return any(name.names[-1].string.sval in _OWN for name in syntax_nodes.messages(tree, pb.TypeName) if name.names)
+
+
+def _format_pieces(template: str) -> list[tuple[str, str]] | None:
+    """The pieces of a text of `format`: text, or the letter of a value; None for what has more than that."""
+    found, at = [], 0
+    for match in re.finditer(r"%(.?)", template, re.DOTALL):
+        found.append((template[at : match.start()], ""))
+        if match.group(1) == "%":
+            found.append(("%", ""))
+        elif match.group(1) in ("s", "I", "L"):
+            found.append(("", match.group(1)))
+        else:
+            return None
+        at = match.end()
+    return [*found, (template[at:], "")]
 
 
 def _is_vector(node: pb.Node) -> bool:
     """Whether an expression is a column whose arrays begin with element 0."""
-    return syntax_nodes.column_name(node) in _VECTORS
+    return syntax_nodes.column_name(node) in VECTORS
 
 
 def _liked(expression: pb.A_Expr, operator: str) -> pb.Node:

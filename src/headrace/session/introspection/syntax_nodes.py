@@ -29,6 +29,22 @@ def messages(message: Message, kind: type[M], *, within_queries: bool = True) ->
                 yield from messages(part, kind, within_queries=within_queries)
 
 
+def messages_of_query(select: pb.SelectStmt, kind: type[M]) -> Iterator[M]:
+    """All messages of a kind in a query, without those of the queries in it."""
+    for descriptor, value in select.ListFields():
+        if descriptor.type == descriptor.TYPE_MESSAGE:
+            for part in value if descriptor.is_repeated else (value,):
+                yield from messages(part, kind, within_queries=False)
+
+
+def queries_of_query(select: pb.SelectStmt) -> Iterator[pb.SelectStmt]:
+    """The queries right inside of a query, but for those in its WITH."""
+    for descriptor, value in select.ListFields():
+        if descriptor.type == descriptor.TYPE_MESSAGE and descriptor.name != "with_clause":
+            for part in value if descriptor.is_repeated else (value,):
+                yield from messages(part, pb.SelectStmt, within_queries=False)
+
+
 def expression(text: str) -> pb.Node:
     """The node of an expression."""
     node = pb.Node()

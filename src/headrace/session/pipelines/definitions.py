@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.errors import DuplicateObject, InvalidParameter, StatementError
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from pyspark import cloudpickle
@@ -13,6 +13,7 @@ from pyspark.sql.types import StructField, StructType
 from headrace.catalog.contents import CONTENTS, Content, ViewContent
 from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import Column
+from headrace.common.lazy_dataclass import dataclass
 from headrace.connectors.sources import infer_columns
 from headrace.errors import HeadraceError, InvalidParameter, StatementError
 from headrace.plan.border_types import spark_of

@@ -33,17 +33,18 @@ def _steps(plan: ReadPlan) -> Iterator[str]:
         yield f"Key: {name} = {_text(value)}"
     for part in plan.rest:
         yield f"Filter: {_text(part)}"
+    if plan.keys:
+        yield f"{'Distinct' if plan.query.distinct else 'Group by'}: {', '.join(map(_text, plan.keys))}"
     for aggregate in plan.aggregates:
-        yield f"Aggregate: {bt.fill(aggregate.form, [_text(a) for a in aggregate.arguments], _UNUSED)}"
+        yield f"Aggregate: {_text(aggregate)}"
+    if plan.query.having is not None:
+        yield f"Having: {_text(plan.query.having)}"
     for key in plan.query.order:
         direction = f"{'DESC' if key.descending else 'ASC'} NULLS {'FIRST' if key.nulls_first else 'LAST'}"
         yield f"Sort: {_text(key.value)} {direction}"
     for word, bound in (("Limit", plan.query.limit), ("Offset", plan.query.offset)):
         if bound is not None:
             yield f"{word}: {_text(bound)}"
-
-
-_UNUSED = {"d": "", "w": ""}
 
 
 def _text(expr: bt.Expr) -> str:
@@ -55,5 +56,9 @@ def _text(expr: bt.Expr) -> str:
         if expr.text is None:
             return "NULL"
         return expr.text if expr.type.category == "N" else f"'{expr.text}'"
+    if isinstance(expr, bt.BoundAggregate):
+        named = {"d": "DISTINCT " if expr.distinct else "", "w": ""}
+        text = bt.fill(expr.form, [_text(a) for a in expr.arguments], named)
+        return text if expr.where is None else f"{text} FILTER (WHERE {_text(expr.where)})"
     assert isinstance(expr, bt.Call)
     return bt.fill(expr.form, [_text(a) for a in expr.arguments])

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from headrace.catalog.records import ObjectRecord
+from headrace.common.lazy_dataclass import dataclass
 from headrace.errors import HeadraceError, ObjectMissing, QueryCanceled, StorageError
 from headrace.session.context import Context
 from headrace.session.execution.snapshots import open_snapshot
@@ -79,8 +79,7 @@ def read_here(
     if plan.record is not None:
         point = None
         if plan.point:
-            wanted = plan.wanted(values)
-            key = None if wanted is None else tuple(wanted[n] for n in plan.record.primary_key)
+            key = plan.key(values)
             point = None if key is None else (plan.record.id, key)
         snapshot = open_snapshot(context, planned.bound, stack, point)
         assert snapshot is not None

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
 from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import arrow_type
+from headrace.common.lazy_dataclass import dataclass
+from headrace.common.zones import Zone
+from headrace.coordinator.writes.layout import Key
 from headrace.dataflow.operators.kernel_expressions import Column, Expression
-from headrace.session.reading.read_totals import COUNT_ROWS, total
+from headrace.session.reading.read_totals import COUNT_ROWS, Total, group_key, total
 from headrace.session.reading.twins import NoTwin, Twins, Values, value_of
 from headrace.session.result import Origin, ResultColumn
 from headrace.sql.binder import bound_tree as bt
@@ -44,9 +47,12 @@ class Steps:
     rest: Expression | None
     """The same without what a look-up by `ReadPlan.equal` has seen to."""
     outputs: tuple[Expression, ...]
-    """Of each row, or over the columns that the aggregates are."""
-    over: tuple[Expression | None, ...]
-    """What each aggregate is over; None for one of rows."""
+    """Of each row, or of each group, over its keys and what the aggregates make of it."""
+    keys: tuple[Expression, ...]
+    """What rows are grouped by."""
+    totals: tuple[Total, ...]
+    having: Expression | None
+    """Which groups are wanted."""
     order: tuple[ReadOrder, ...]
     limit: int | None
     offset: int
@@ -74,8 +80,10 @@ class ReadPlan:
     """Of the parameters."""
     names: tuple[str, ...]
     """The columns of the relation that it reads."""
+    keys: tuple[bt.Expr, ...]
+    """What it groups rows by."""
     aggregates: tuple[bt.BoundAggregate, ...]
-    """What it wants to know of all rows together, for one row of its own."""
+    """What it wants to know of each group, or of all rows together."""
     point: bool
     """Whether it reads at most the one row with a primary key."""
     equal: Mapping[str, bt.Expr]
@@ -98,17 +106,29 @@ class ReadPlan:
     @cached_property
     def counts(self) -> bool:
         """Whether all that it wants to know is how many rows there are."""
+        if self.keys or self.query.having is not None or self.query.limit is not None or self.query.offset is not None:
+            return False
         only = self.query.outputs[0].value if len(self.query.outputs) == 1 else None
-        return only in self.aggregates and self.aggregates[0].form == COUNT_ROWS
+        return only in self.aggregates and self.aggregates[0].form == COUNT_ROWS and self.aggregates[0].where is None
+
+    @property
+    def grouped(self) -> bool:
+        """Whether it has a row for each group, and not for each row."""
+        return bool(self.keys or self.aggregates)
 
     @cached_property
     def streams(self) -> bool:
         """Whether rows are only counted, or handed out as they are read: however many they are."""
-        if self.query.where is not None or self.query.order:
+        if self.query.where is not None or self.query.order or self.keys:
             return False
         return self.counts or all(
             isinstance(o.value, bt.BoundColumn) for o in self.query.outputs
         )  # no aggregate is one
+
+    @cached_property
+    def width(self) -> int:
+        """How many expressions it computes for each row, at most."""
+        return sum(1 for part in self._computed() for _ in bt.walk(part))
 
     @cached_property
     def kinds(self) -> tuple[pa.DataType, ...]:
@@ -139,7 +159,18 @@ class ReadPlan:
         yield from self.rest if self.point else () if query.where is None else (query.where,)
         yield from (o.value for o in query.outputs)
         yield from (k.value for k in query.order)
+        yield from self.keys
+        if query.having is not None:
+            yield query.having
         yield from (part for part in (query.limit, query.offset) if part is not None)
+
+    def question(self, values: Sequence[object], zone: Zone) -> Hashable:
+        """Equal for plans and values that ask a relation for the same."""
+        return _Asked(self), tuple(map(repr, values)), self.types, zone.name
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash(self.query)
 
     def steps(self, values: Values) -> Steps:
         """The steps with these values of the parameters. Raises `NoTwin` where one of them has no twin."""
@@ -147,73 +178,148 @@ class ReadPlan:
 
     def _steps(self, values: Values) -> Steps:
         query, at = self.query, Twins({n: i for i, n in enumerate(self.names)}, values)
+        after, of = at, self._of_groups
+        if self.grouped:
+            width = len(self.keys) + len(self.aggregates)
+            after = Twins({_group_column(i): i for i in range(width)}, values, few=True)
         return Steps(
             None if query.where is None or self.point else at.of(query.where),
             at.of(bt.conjunction("AND", self.rest)) if self.rest else None,
-            self._outputs(at, values),
+            tuple([after.of(of(o.value)) for o in query.outputs]),
+            tuple([group_key(at, key) for key in self.keys]),
             tuple([total(at, aggregate) for aggregate in self.aggregates]),
-            tuple([ReadOrder(at.of(k.value), k.descending, k.nulls_first) for k in query.order]),
+            None if query.having is None else after.of(of(query.having)),
+            tuple([ReadOrder(after.of(of(k.value)), k.descending, k.nulls_first) for k in query.order]),
             None if query.limit is None else _count(query.limit, values),
             0 if query.offset is None else _count(query.offset, values),
         )
 
-    def _outputs(self, at: Twins, values: Values) -> tuple[Expression, ...]:
-        found = [o.value for o in self.query.outputs]
-        if self.aggregates:
-            at = Twins({str(i): i for i in range(len(self.aggregates))}, values)
-            found = [_of_totals(value, self.aggregates) for value in found]
-        return tuple([at.of(value) for value in found])
+    def _of_groups(self, expr: bt.Expr) -> bt.Expr:
+        """An expression over groups, with columns in the place of keys and aggregates."""
+        if not self.grouped:
+            return expr
+        at = None
+        if expr in self.keys:
+            at = self.keys.index(expr)
+        elif isinstance(expr, bt.BoundAggregate):
+            at = len(self.keys) + self.aggregates.index(expr)
+        if at is not None:
+            return bt.BoundColumn(expr.type, 0, _group_column(at), _group_column(at))
+        if isinstance(expr, bt.Call):
+            return replace(expr, arguments=tuple([self._of_groups(a) for a in expr.arguments]))
+        return expr
+
+    @cached_property
+    def _sought(self) -> tuple[_Sought, ...]:
+        assert self.record is not None
+        types = {c.name: c.type for c in self.record.columns}
+        return tuple([_sought(name, expr, _BITS.get(types[name])) for name, expr in self.equal.items()])
 
     def wanted(self, values: Sequence[object]) -> dict[str, object] | None:
         """The values of the columns that are to have one; None where no row can have them."""
-        assert self.record is not None
-        types = {c.name: c.type for c in self.record.columns}
         found = {}
-        for name, expr in self.equal.items():
-            value = _given(expr, values)
-            bits = _BITS.get(types[name])
-            if value is None or (bits is not None and not -(1 << bits) <= value < 1 << bits):
+        for name, place, value, below in self._sought:
+            if place is not None:
+                value = values[place]
+            if value is None or (below is not None and not (isinstance(value, int) and -below <= value < below)):
                 return None
             found[name] = value
         return found
 
+    def key(self, values: Sequence[object]) -> Key | None:
+        """The primary key of the one row that a point reads; None where no row can have it."""
+        assert self.record is not None
+        wanted = self.wanted(values)
+        return None if wanted is None else tuple([wanted[name] for name in self.record.primary_key])
+
+    @cached_property
+    def copied(self) -> tuple[int, ...] | None:
+        """The places in a row of the relation of what a point puts out of it; None if anything is computed, or not
+        every row is put out."""
+        steps = self._fixed
+        if steps is None or steps.rest is not None or steps.copied is None or steps.offset or steps.limit == 0:
+            return None
+        return tuple([self.places[i] for i in steps.copied])
+
+
+class _Sought(NamedTuple):
+    """What a column is to be equal to: a parameter, by its place, or a value."""
+
+    name: str
+    place: int | None
+    value: object
+    below: int | None
+    """The first number that is too large for the column, and the least one, negated; None where any value will do."""
+
+
+def _sought(name: str, expr: bt.Expr, bits: int | None) -> _Sought:
+    expr, below = _unwidened(expr), None if bits is None else 1 << bits
+    if isinstance(expr, bt.Parameter):
+        return _Sought(name, expr.number - 1, None, below)
+    return _Sought(name, None, _given(expr, ()), below)
+
+
+class _Asked:
+    """A plan's query, hashed once."""
+
+    __slots__ = ("plan",)
+
+    def __init__(self, plan: ReadPlan) -> None:
+        self.plan = plan
+
+    def __hash__(self) -> int:
+        return self.plan._hash
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Asked) and (self.plan is other.plan or self.plan.query == other.plan.query)
+
 
 def read_plan(query: bt.Query, types: Sequence[str], record: ObjectRecord | None) -> ReadPlan:
     """The plan of a query over a relation, or over none. Raises `NoTwin` for one that is Spark's."""
-    if not isinstance(query, bt.SelectQuery) or query.grouping or query.having is not None or query.distinct:
+    if not isinstance(query, bt.SelectQuery):
         raise NoTwin("a query of another kind")
     if record is not None and not (isinstance(query.source, bt.Scan) and not query.source.looked_up):
         raise NoTwin("another relation")
     if record is None and query.source is not None:
         raise NoTwin("another relation")
-    aggregates = _aggregates(query)
-    if aggregates and (record is None or query.order or query.limit is not None or query.offset is not None):
-        raise NoTwin("aggregates with bounds")
+    keys, aggregates = _keys(query), _aggregates(query)
+    if query.having is not None and not (keys or aggregates):
+        raise NoTwin("HAVING of nothing")
+    if (keys or aggregates) and record is None:
+        raise NoTwin("groups of no rows")
     equal, rest = _split(query.where)
     point = False
-    if record is not None and record.content.writable and record.primary_key and not aggregates:
+    if record is not None and record.content.writable and record.primary_key and not (keys or aggregates):
         point = set(record.primary_key) <= set(equal)
         for name in [n for n in equal if point and n not in record.primary_key]:
             rest.append(equal.pop(name)[1])
     values = {name: value for name, (value, _) in equal.items()}
-    plan = ReadPlan(query, record, tuple(types), _names(query, record), aggregates, point, values, tuple(rest))
+    plan = ReadPlan(query, record, tuple(types), _names(query, record), keys, aggregates, point, values, tuple(rest))
     plan._steps(None)
     return plan
 
 
 def _aggregates(query: bt.SelectQuery) -> tuple[bt.BoundAggregate, ...]:
-    found = [e for o in query.outputs for e in bt.walk(o.value) if isinstance(e, bt.BoundAggregate)]
+    parts = [*(o.value for o in query.outputs), *(k.value for k in query.order)]
+    parts += [] if query.having is None else [query.having]
+    found = [e for part in parts for e in bt.walk(part) if isinstance(e, bt.BoundAggregate)]
     return tuple(dict.fromkeys(found))
 
 
-def _of_totals(expr: bt.Expr, aggregates: Sequence[bt.BoundAggregate]) -> bt.Expr:
-    """An expression with columns in the place of aggregates, each called by its number."""
-    if isinstance(expr, bt.BoundAggregate):
-        at = str(aggregates.index(expr))
-        return bt.BoundColumn(expr.type, 0, at, at)
-    if isinstance(expr, bt.Call):
-        return replace(expr, arguments=tuple([_of_totals(a, aggregates) for a in expr.arguments]))
-    return expr
+def _keys(query: bt.SelectQuery) -> tuple[bt.Expr, ...]:
+    """What rows are grouped by: the expressions of GROUP BY, or of rows that are to be different all outputs."""
+    if not query.distinct:
+        if query.grouping != ", ".join(f"{{{i}}}" for i in range(len(query.groups))):
+            raise NoTwin("grouping sets")
+        return query.groups
+    if query.grouping or _aggregates(query):
+        raise NoTwin("different groups")
+    return tuple(dict.fromkeys(o.value for o in query.outputs))
+
+
+def _group_column(place: int) -> str:
+    """The name of a key or an aggregate among the columns of groups; no relation has such a column."""
+    return f"\0{place}"
 
 
 def _names(query: bt.SelectQuery, record: ObjectRecord | None) -> tuple[str, ...]:

@@ -31,9 +31,11 @@ class NoTwin(Exception):
 class Twins:
     """Makes kernels of the expressions of one query, over columns at `places` (by their names)."""
 
-    def __init__(self, places: Mapping[str, int], values: Values) -> None:
+    def __init__(self, places: Mapping[str, int], values: Values, *, few: bool = False) -> None:
+        """`few` says that rows are few enough to compute with their values one by one."""
         self._places = places
         self._values = values
+        self.few = few
 
     def of(self, expr: bt.Expr) -> Expression:
         """The expression. Raises `NoTwin`."""
@@ -170,6 +172,8 @@ def _divided(function: str) -> _Rule:
 
 
 def _ratio(at: Twins, expr: bt.Call) -> Expression:
+    if at.few and all(_t.is_decimal(at.type(part)) for part in (expr, *expr.arguments)):
+        return at.call("decimal_ratio", expr, at.type(expr))
     for part in (expr, *expr.arguments):
         at.require(part, _t.is_float64)
     return at.call("ratio", expr)

@@ -11,7 +11,9 @@ from typing import Any
 
 from headrace.catalog.contents import ConnectionContent, IndexContent, SecretContent, SourceContent, SubscriptionContent
 from headrace.catalog.store import describe_self
+from headrace.connectors.sources import of_splits
 from headrace.coordinator.decide.watermarks import declared
+from headrace.coordinator.observe.obstacles import HIDDEN
 from headrace.session.context import Context
 from headrace.session.system.system_relations import Rows, define
 
@@ -39,12 +41,8 @@ def _names(context: Context) -> Mapping[int, str]:
 
 
 def shown_error(context: Context, object_id: int, text: str | None) -> str | None:
-    """What failed, which may have values of rows in it, for who may see those of the object."""
-    rights = context.rights
-    if text is None or rights.is_member("pg_monitor"):
-        return text
-    record = rights.state.objects.get(object_id)
-    return text if record is not None and rights.owns(record) else "<insufficient privilege>"
+    """What failed, or what is waited for since, which may have values of rows in it, for who may see the object's."""
+    return text if text is None or context.may_know(object_id) else HIDDEN
 
 
 def _jobs(context: Context) -> Rows:
@@ -54,7 +52,7 @@ def _jobs(context: Context) -> Rows:
             "error": shown_error(context, job.id, None if job.error is None else str(job.error)),
             "error_since": moment(job.error_since_ms),
             "progress": job.progress or None,
-            "waiting_for": job.waiting_for or None,
+            "waiting_for": shown_error(context, job.id, job.waiting_for or None),
             "upstreams": ", ".join(names.get(i, str(i)) for i in job.upstreams),
         }
 
@@ -62,7 +60,8 @@ def _jobs(context: Context) -> Rows:
 def _barriers(context: Context) -> Rows:
     names = _names(context)
     for barrier in context.coordinator.barriers():
-        yield _fields(barrier) | {"name": names.get(barrier.job_id), "waiting_for": barrier.waiting_for or None}
+        waiting_for = shown_error(context, barrier.job_id, barrier.waiting_for or None)
+        yield _fields(barrier) | {"name": names.get(barrier.job_id), "waiting_for": waiting_for}
 
 
 def _groups(context: Context) -> Rows:
@@ -94,7 +93,7 @@ def _progress(context: Context) -> Rows:
             "epoch": attempt.epoch, "attempt": attempt.name, "started": moment(attempt.started_ms),
         }  # fmt: skip
         for task in sorted(attempt.tasks.values(), key=lambda t: (t.operator, t.task)):
-            yield head | _fields(task) | {"reason": task.reason or None}
+            yield head | _fields(task) | {"reason": shown_error(context, attempt.job_id, task.reason or None)}
 
 
 def _epochs(context: Context) -> Rows:
@@ -104,7 +103,8 @@ def _epochs(context: Context) -> Rows:
 
 def _sources(context: Context) -> Rows:
     state = context.catalog.state
-    errors = context.coordinator.source_errors()
+    errors, left = context.coordinator.source_errors(), context.coordinator.rows_left()
+    added = context.coordinator.columns_there()
     for o in state.objects_of(SourceContent):
         newest = state.newest_remap(o.id)
         error, since_ms = errors.get(o.id, (None, 0))
@@ -113,8 +113,22 @@ def _sources(context: Context) -> Rows:
             "epoch": newest.epoch if newest else None, "offsets": json.dumps(newest.offsets) if newest else None,
             "watermark": _event_time(newest.watermark_us) if newest and declared(o) else None,
             "error": shown_error(context, o.id, None if error is None else str(error)),
-            "error_since": moment(since_ms),
+            "error_since": moment(since_ms), "paused": o.content_as(SourceContent).paused,
+            "rows_behind": sum(left[o.id].values()) if o.id in left else None,
+            "columns_there": ", ".join(added[o.id]) if o.id in added else None,
         }  # fmt: skip
+
+
+def _source_splits(context: Context) -> Rows:
+    state, left = context.catalog.state, context.coordinator.rows_left()
+    for o in state.objects_of(SourceContent):
+        newest = state.newest_remap(o.id)
+        behind = left.get(o.id, {})
+        for split, position in of_splits(o.options, newest.offsets).items() if newest else ():
+            yield {
+                "source_id": o.id, "source": o.name, "schema_name": o.schema, "split": split,
+                "position": json.dumps(position), "rows_behind": behind.get(split),
+            }  # fmt: skip
 
 
 def _replication_slots(context: Context) -> Rows:
@@ -242,6 +256,10 @@ _COLUMNS = {
         "id bigint, user_name, application_name, connected timestamp, transaction, snapshot_epoch bigint, cursors int, "
         "prepared_statements int", sessions_shown,
     ),
+    "read_processes": (
+        "number int, pid int, state, epoch bigint, reads bigint, connections int",
+        lambda context: [status._asdict() for status in context.system.reading_processes()],
+    ),
     "jobs": (
         "id bigint, name, kind, checkpoint_group, status, committed_epoch bigint, frontier bigint, lag_ms bigint, "
         "in_flight_epoch bigint, waiting_for, rows_in bigint, rows_out bigint, epochs bigint, last_epoch_ms double, "
@@ -279,7 +297,10 @@ _COLUMNS = {
     ),
     "sources": (
         "id bigint, name, schema_name, connector, epoch bigint, offsets, watermark timestamp, error, "
-        "error_since timestamp", _sources,
+        "error_since timestamp, paused boolean, rows_behind bigint, columns_there", _sources,
+    ),
+    "source_splits": (
+        "source_id bigint, source, schema_name, split, position, rows_behind bigint", _source_splits,
     ),
     "replication_slots": (
         "source_id bigint, source, schema_name, slot, publication, tables, confirmed_lsn, lag_bytes bigint, "

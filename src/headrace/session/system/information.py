@@ -19,11 +19,14 @@ from headrace.catalog.contents import (
 )
 from headrace.session.context import Context
 from headrace.session.defined import definition_of
+from headrace.session.stored_roles import ROOT_OID
 from headrace.session.system.headrace import moment
 from headrace.session.system.pg_catalog import OWNER, defaults_of, display_type, namespaces, owner_oid, relations
 from headrace.session.system.system_relations import Rows, define
+from headrace.session.system.without_rows import INFORMATION_SCHEMA
 from headrace.sql.type_names import pg_type
 
+_BITS: Final = {"smallint": 16, "int": 32, "bigint": 64, "float": 24, "double": 53}
 _TABLE_TYPES: Final[Mapping[type[Content], str]] = {
     TableContent: "BASE TABLE", ViewContent: "VIEW", MaterializedViewContent: "MATERIALIZED VIEW",
     SourceContent: "FOREIGN",
@@ -46,7 +49,8 @@ def _columns(context: Context) -> Rows:
                 "table_schema": o.schema, "table_name": o.name, "column_name": column.name, "ordinal_position": number,
                 "column_default": defaults_of(o).get(column.name),
                 "is_nullable": "YES" if nullable else "NO", "data_type": display_type(column.type).split("(")[0],
-                "udt_name": pg_type(column.type).name,
+                "udt_name": pg_type(column.type).name, "dtd_identifier": str(number),
+                "is_updatable": "YES" if o.content.writable else "NO", **_number_columns(column.type),
             }  # fmt: skip
 
 
@@ -133,31 +137,68 @@ def _subscriptions(context: Context) -> Rows:
     ]  # fmt: skip
 
 
+def _number_columns(kind: str) -> dict[str, object]:
+    """What `information_schema.columns` says of a number's or time's precision, as PostgreSQL counts it."""
+    if kind in _BITS:
+        bits = _BITS[kind]
+        return {
+            "numeric_precision": bits,
+            "numeric_precision_radix": 2,
+            "numeric_scale": None if bits in (24, 53) else 0,
+        }
+    if kind.startswith("decimal("):
+        precision, scale = kind.removeprefix("decimal(").rstrip(")").split(",")
+        return {"numeric_precision": int(precision), "numeric_precision_radix": 10, "numeric_scale": int(scale)}
+    return {"datetime_precision": 6} if kind.startswith("timestamp") or kind == "time" else {}
+
+
 @cache
 def load() -> None:
     """Define the relations."""
-    define("information_schema", "tables", "table_catalog, table_schema, table_name, table_type, is_insertable_into",
-           _tables, table_catalog="dev")  # fmt: skip
+    for name, columns in INFORMATION_SCHEMA.items():
+        define("information_schema", name, columns)
+    define("information_schema", "tables", "table_catalog name, table_schema name, table_name name, "
+           "table_type varchar, self_referencing_column_name name, reference_generation varchar, "
+           "user_defined_type_catalog name, user_defined_type_schema name, user_defined_type_name name, "
+           "is_insertable_into varchar, is_typed varchar, commit_action varchar",
+           _tables, table_catalog="dev", is_typed="NO")  # fmt: skip
     define(
         "information_schema", "columns",
-        "table_catalog, table_schema, table_name, column_name, ordinal_position int, column_default, is_nullable, "
-        "data_type, character_maximum_length int, numeric_precision int, numeric_scale int, datetime_precision int, "
-        "udt_schema, udt_name, is_identity, is_generated",
+        "table_catalog name, table_schema name, table_name name, column_name name, ordinal_position int, "
+        "column_default varchar, is_nullable varchar, data_type varchar, character_maximum_length int, "
+        "numeric_precision int, numeric_scale int, datetime_precision int, udt_schema name, udt_name name, "
+        "is_identity varchar, is_generated varchar",
         _columns, table_catalog="dev", udt_schema="pg_catalog", is_identity="NO", is_generated="NEVER",
     )  # fmt: skip
-    define("information_schema", "schemata", "catalog_name, schema_name, schema_owner", _schemata, catalog_name="dev",
+    define("information_schema", "schemata", "catalog_name name, schema_name name, schema_owner name, "
+           "default_character_set_catalog name, default_character_set_schema name, default_character_set_name name, "
+           "sql_path varchar", _schemata, catalog_name="dev",
            schema_owner=OWNER)  # fmt: skip
-    define("information_schema", "views", "table_catalog, table_schema, table_name, view_definition", _views,
-           table_catalog="dev")  # fmt: skip
+    define("information_schema", "views", "table_catalog name, table_schema name, table_name name, "
+           "view_definition varchar, check_option varchar, is_updatable varchar, is_insertable_into varchar, "
+           "is_trigger_updatable varchar, is_trigger_deletable varchar, is_trigger_insertable_into varchar",
+           _views, table_catalog="dev", check_option="NONE", is_updatable="NO",
+           is_insertable_into="NO", is_trigger_updatable="NO", is_trigger_deletable="NO",
+           is_trigger_insertable_into="NO")  # fmt: skip
     define(
         "information_schema", "table_constraints",
-        "constraint_catalog, constraint_schema, constraint_name, table_catalog, table_schema, table_name, "
-        "constraint_type", _constraints, constraint_catalog="dev", table_catalog="dev",
+        "constraint_catalog name, constraint_schema name, constraint_name name, table_catalog name, "
+        "table_schema name, table_name name, constraint_type varchar, is_deferrable varchar, "
+        "initially_deferred varchar, enforced varchar, nulls_distinct varchar", _constraints,
+        constraint_catalog="dev", table_catalog="dev", is_deferrable="NO", initially_deferred="NO", enforced="YES",
     )  # fmt: skip
     define(
         "information_schema", "key_column_usage",
-        "constraint_catalog, constraint_schema, constraint_name, table_catalog, table_schema, table_name, column_name, "
-        "ordinal_position int", _key_columns, constraint_catalog="dev", table_catalog="dev",
+        "constraint_catalog name, constraint_schema name, constraint_name name, table_catalog name, "
+        "table_schema name, table_name name, column_name name, ordinal_position int, position_in_unique_constraint int",
+        _key_columns, constraint_catalog="dev",
+        table_catalog="dev",
+    )  # fmt: skip
+    define(
+        "information_schema", "constraint_column_usage",
+        "table_catalog name, table_schema name, table_name name, column_name name, constraint_catalog name, "
+        "constraint_schema name, constraint_name name",
+        _key_columns, constraint_catalog="dev", table_catalog="dev",
     )  # fmt: skip
     kinds: dict[str, type[Content]] = {
         "rw_tables": TableContent, "rw_materialized_views": MaterializedViewContent, "rw_sources": SourceContent,
@@ -165,7 +206,7 @@ def load() -> None:
     }  # fmt: skip
     for name, kind in kinds.items():
         define("rw_catalog", name, "id bigint, name, schema_id bigint, owner bigint, definition, created_at timestamp",
-               _of_kind(kind), owner=10)  # type: ignore[arg-type]  # fmt: skip
+               _of_kind(kind), owner=ROOT_OID)  # type: ignore[arg-type]  # fmt: skip
     define(
         "rw_catalog", "rw_relations",
         "id bigint, name, schema_id bigint, owner bigint, definition, relation_type, acl array<string>, created_at "
@@ -180,11 +221,11 @@ def load() -> None:
     define(
         "rw_catalog", "rw_subscriptions",
         "id bigint, name, schema_id bigint, owner bigint, definition, retention_seconds bigint, created_at timestamp",
-        _subscriptions, owner=10,
+        _subscriptions, owner=ROOT_OID,
     )  # fmt: skip
     define("rw_catalog", "rw_connections",
            "id bigint, name, schema_id bigint, owner bigint, type_, definition, created_at timestamp", _connections,
-           owner=10)  # fmt: skip
-    define("rw_catalog", "rw_secrets", "id bigint, name, schema_id bigint, owner bigint", _secrets, owner=10)
+           owner=ROOT_OID)  # fmt: skip
+    define("rw_catalog", "rw_secrets", "id bigint, name, schema_id bigint, owner bigint", _secrets, owner=ROOT_OID)
     define("rw_catalog", "rw_schemas", "id bigint, name, owner bigint",
-           lambda s: [{"id": i, "name": n} for n, i in namespaces(s).items()], owner=10)  # fmt: skip
+           lambda s: [{"id": i, "name": n} for n, i in namespaces(s).items()], owner=ROOT_OID)  # fmt: skip

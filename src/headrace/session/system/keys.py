@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Final
 
 from headrace.catalog.contents import IndexContent
 from headrace.catalog.records import ObjectRecord
 from headrace.common.identifiers import shown_name
+from headrace.common.lazy_dataclass import dataclass
 from headrace.session.system.system_relations import Rows
 
 CONSTRAINTS: Final = 1_000_000

@@ -9,8 +9,10 @@ from typing import Final
 
 from headrace.catalog.contents import (
     Content,
+    FunctionContent,
     IndexContent,
     MaterializedViewContent,
+    RoleContent,
     SchemaContent,
     SinkContent,
     SourceContent,
@@ -23,9 +25,10 @@ from headrace.session.context import Context
 from headrace.session.defined import definition_of
 from headrace.session.hidden_views import is_part
 from headrace.session.rights import acl_items, role_name
-from headrace.session.stored_roles import all_roles
+from headrace.session.stored_roles import ROOT, ROOT_OID, all_roles
 from headrace.session.system import keys
 from headrace.session.system.system_relations import Rows, define
+from headrace.session.system.without_rows import PG_CATALOG
 from headrace.sql.binder.catalogue.listing import listed
 from headrace.sql.type_names import pg_type, pg_type_text, typmod
 
@@ -34,7 +37,6 @@ OWNER = "root"
 NAMESPACES = {"pg_catalog": 11, "public": 2200, "information_schema": 13000, "rw_catalog": 13001,
               "headrace_catalog": 13002, "headrace_internal": 13003}  # fmt: skip
 """Schemas that are always there."""
-_OWNER_OID = 10
 _RELKINDS: Final[Mapping[type[Content], str]] = {
     TableContent: "r", MaterializedViewContent: "m", ViewContent: "v", SourceContent: "f", SinkContent: "f",
     IndexContent: "i",
@@ -51,12 +53,19 @@ _TYPES = (
     (1186, "interval", 16, "T", 1187), (1700, "numeric", -1, "N", 1231), (2249, "record", -1, "P", 2287),
     (2950, "uuid", 16, "U", 2951), (3802, "jsonb", -1, "U", 3807), (2205, "regclass", 4, "N", 2210),
 )  # fmt: skip
+_RECORD: Final = 2249
 _OIDS = {name: oid for oid, name, *_ in _TYPES}
 _INPUTS = {"timestamp": "timestamp_", "timestamptz": "timestamptz_", "interval": "interval_", "date": "date_",
            "time": "time_",
            "numeric": "numeric_", "json": "json_", "jsonb": "jsonb_", "uuid": "uuid_", "record": "record_"}  # fmt: skip
 """What the names of the functions that read and write a type begin with, where that is not its name."""
 _BTREE = 403
+_RELATIONS, _ROLES, _SCHEMAS = 1259, 1260, 2615
+_CLASSES_WITH_COMMENTS: Final[Mapping[type[Content], int]] = {FunctionContent: 1255, SchemaContent: _SCHEMAS}
+"""The oids of the catalogs that objects with comments are in, where that is not the one of relations."""
+_TABLESPACES: Final = {"pg_default": 1663, "pg_global": 1664}
+_INTERNAL, _PYTHON = 12, 14_000
+"""The oids of the languages in which functions are written."""
 _ACCESS_METHODS: Final[Mapping[type[Content], int]] = {IndexContent: _BTREE, ViewContent: 0}
 _LONG_NAMES = {
     "bool": "boolean", "int2": "smallint", "int4": "integer", "int8": "bigint", "float4": "real",
@@ -91,13 +100,13 @@ def _roles(context: Context) -> Rows:
 
 def owner_oid(record: ObjectRecord) -> int:
     """The oid of an object's owner."""
-    return record.owner or _OWNER_OID
+    return record.owner or ROOT_OID
 
 
 def _members(context: Context) -> Rows:
     roles = all_roles(context.catalog.state)
     return [
-        {"roleid": abs(of), "member": oid, "grantor": _OWNER_OID, "admin_option": admin}
+        {"roleid": abs(of), "member": oid, "grantor": ROOT_OID, "admin_option": admin}
         for oid, role in roles.items()
         for of, admin in role.member_of.items() if of < 0 or of in roles
     ]  # fmt: skip
@@ -236,6 +245,27 @@ def _constraints(context: Context) -> Rows:
         yield {**row, "connamespace": schemas.get(on[row["conrelid"]].schema, 2200)}
 
 
+def _descriptions(context: Context) -> Rows:
+    """What COMMENT has said."""
+    for o in context.catalog.state.objects.values():
+        if not o.comments or is_part(o) or isinstance(o.content, RoleContent):
+            continue
+        numbers = {"": 0} | {c.name: i for i, c in enumerate(o.columns, 1)}
+        of = _CLASSES_WITH_COMMENTS.get(type(o.content), _RELATIONS if o.content.relation else 0)
+        for name, text in o.comments.items():
+            if name in numbers:
+                yield {"objoid": namespaces(context)[o.name] if of == _SCHEMAS else o.id, "classoid": of,
+                       "objsubid": numbers[name], "description": text}  # fmt: skip
+
+
+def _shared_descriptions(context: Context) -> Rows:
+    """What COMMENT has said of roles."""
+    for o in context.catalog.state.objects_of(RoleContent):
+        if "" in o.comments:
+            oid = ROOT_OID if o.name == ROOT else o.id
+            yield {"objoid": oid, "classoid": _ROLES, "description": o.comments[""]}
+
+
 def _connectors(context: Context) -> list[str]:
     return sorted({o.options.get("connector", "") for o in relations(context) if isinstance(o.content, _FOREIGN)})
 
@@ -254,7 +284,13 @@ def _foreign_servers(context: Context) -> Rows:
 
 
 def _settings(context: Context) -> Rows:
-    return [{"name": v.name, "setting": value, "short_desc": v.meaning} for v, value in context.variables.all()]
+    return [
+        {
+            "name": v.name, "setting": value, "short_desc": v.meaning, "boot_val": v.default, "reset_val": v.default,
+            "context": "internal" if v.fixed else "user", "source": "default" if value == v.default else "session",
+        }
+        for v, value in context.variables.all()
+    ]  # fmt: skip
 
 
 def _indexes(context: Context) -> Rows:
@@ -266,9 +302,10 @@ def _indexes(context: Context) -> Rows:
 
 def _of_kind(kind: type[Content], prefix: str) -> object:
     def rows(context: Context) -> Rows:
+        indexed = {index.on.id for index in indexes_of(context)}
         return [
             {"schemaname": o.schema, f"{prefix}name": o.name, "definition": definition_of(o),
-             f"{prefix}owner": role_name(context.catalog.state, o.owner)}
+             f"{prefix}owner": role_name(context.catalog.state, o.owner), "hasindexes": o.id in indexed}
             for o in relations(context)
             if isinstance(o.content, kind)
         ]  # fmt: skip
@@ -276,119 +313,74 @@ def _of_kind(kind: type[Content], prefix: str) -> object:
     return rows
 
 
-_EMPTY = {
-    "pg_collation": "oid bigint, collname, collnamespace bigint, collowner bigint, collprovider, "
-    "collisdeterministic boolean, collencoding int, collcollate, collctype, colliculocale, collicurules, collversion",
-    "pg_description": "objoid bigint, classoid bigint, objsubid int, description",
-    "pg_shdescription": "objoid bigint, classoid bigint, description",
-    "pg_depend": "classid bigint, objid bigint, objsubid int, refclassid bigint, refobjid bigint, "
-    "refobjsubid int, deptype",
-    "pg_inherits": "inhrelid bigint, inhparent bigint, inhseqno int, inhdetachpending boolean",
-    "pg_trigger": "oid bigint, tgrelid bigint, tgname, tgenabled, tgisinternal boolean, tgparentid bigint",
-    "pg_policy": "oid bigint, polname, polrelid bigint, polcmd, polpermissive boolean, polroles array<bigint>, "
-    "polqual, polwithcheck",
-    "pg_rewrite": "oid bigint, rulename, ev_class bigint, ev_type, ev_enabled, is_instead boolean",
-    "pg_statistic_ext": "oid bigint, stxrelid bigint, stxname, stxnamespace bigint, stxkind array<string>, "
-    "stxstattarget int, stxkeys array<smallint>, stxowner bigint",
-    "pg_publication": "oid bigint, pubname, pubowner bigint, puballtables boolean, pubinsert boolean, "
-    "pubupdate boolean, pubdelete boolean, pubtruncate boolean, pubviaroot boolean",
-    "pg_publication_rel": "oid bigint, prpubid bigint, prrelid bigint, prqual, prattrs",
-    "pg_publication_namespace": "oid bigint, pnpubid bigint, pnnspid bigint",
-    "pg_tablespace": "oid bigint, spcname, spcowner bigint, spcacl array<string>, spcoptions array<string>",
-    "pg_enum": "oid bigint, enumtypid bigint, enumsortorder float, enumlabel",
-    "pg_range": "rngtypid bigint, rngsubtype bigint, rngmultitypid bigint",
-    "pg_extension": "oid bigint, extname, extversion, extnamespace bigint",
-    "pg_sequence": "seqrelid bigint, seqtypid bigint, seqstart bigint, seqincrement bigint, seqmin bigint, "
-    "seqmax bigint, seqcache bigint, seqcycle boolean",
-    "pg_partitioned_table": "partrelid bigint, partstrat",
-    "pg_language": "oid bigint, lanname, lanowner bigint, lanispl boolean, lanpltrusted boolean, lanplcallfoid bigint, "
-    "laninline bigint, lanvalidator bigint, lanacl array<string>",
-    "pg_opclass": "oid bigint, opcname, opcmethod bigint, opcnamespace bigint, opcowner bigint, opcfamily bigint, "
-    "opcintype bigint, opcdefault boolean, opckeytype bigint",
-    "pg_stat_activity": "datid bigint, datname, pid int, usename, application_name, state, query",
-    "pg_locks": "locktype, database bigint, relation bigint, pid int, mode, granted boolean",
-    "pg_default_acl": "oid bigint, defaclrole bigint, defaclnamespace bigint, defaclobjtype, defaclacl array<string>",
-    "pg_event_trigger": "oid bigint, evtname, evtevent, evtowner bigint, evtfoid bigint, evtenabled, "
-    "evttags array<string>",
-    "pg_ts_config": "oid bigint, cfgname, cfgnamespace bigint, cfgowner bigint, cfgparser bigint",
-    "pg_ts_dict": "oid bigint, dictname, dictnamespace bigint, dictowner bigint, dicttemplate bigint, dictinitoption",
-    "pg_ts_parser": "oid bigint, prsname, prsnamespace bigint, prsstart, prstoken, prsend, prsheadline, prslextype",
-    "pg_ts_template": "oid bigint, tmplname, tmplnamespace bigint, tmplinit, tmpllexize",
-    "pg_operator": "oid bigint, oprname, oprnamespace bigint, oprowner bigint, oprkind, oprcanmerge boolean, "
-    "oprcanhash boolean, oprleft bigint, oprright bigint, oprresult bigint, oprcom bigint, oprnegate bigint, "
-    "oprcode bigint, oprrest bigint, oprjoin bigint",
-    "pg_cast": "oid bigint, castsource bigint, casttarget bigint, castfunc bigint, castcontext, castmethod",
-    "pg_foreign_data_wrapper": "oid bigint, fdwname, fdwowner bigint, fdwhandler bigint, fdwvalidator bigint, "
-    "fdwacl array<string>, fdwoptions array<string>",
-    "pg_user_mappings": "umid bigint, srvid bigint, srvname, umuser bigint, usename, umoptions array<string>",
-    "pg_db_role_setting": "setdatabase bigint, setrole bigint, setconfig array<string>",
-    "pg_subscription": "oid bigint, subdbid bigint, subname, subowner bigint, subenabled boolean, subconninfo, "
-    "subslotname, subsynccommit, subpublications array<string>, subbinary boolean, substream, subtwophasestate, "
-    "subdisableonerr boolean, subskiplsn",
-    "pg_conversion": "oid bigint, conname, connamespace bigint, conowner bigint, conforencoding int, "
-    "contoencoding int, conproc bigint, condefault boolean",
-    "pg_aggregate": "aggfnoid bigint, aggkind, aggnumdirectargs smallint, aggtransfn bigint, aggfinalfn bigint, "
-    "aggtranstype bigint, agginitval",
-    "pg_opfamily": "oid bigint, opfmethod bigint, opfname, opfnamespace bigint, opfowner bigint",
-    "pg_sequences": "schemaname, sequencename, sequenceowner, data_type, start_value bigint, min_value bigint, "
-    "max_value bigint, increment_by bigint, cycle boolean, cache_size bigint, last_value bigint",
-    "pg_rules": "schemaname, tablename, rulename, definition",
-    "pg_available_extensions": "name, default_version, installed_version, comment",
-    "pg_largeobject_metadata": "oid bigint, lomowner bigint, lomacl array<string>",
-    "pg_seclabels": "objoid bigint, classoid bigint, objsubid int, objtype, objnamespace bigint, objname, provider, "
-    "label",
-}
-
-
 def functions(context: Context) -> Rows:
-    """The functions of the binder's catalogue."""
-    return [
+    """The functions of the binder's catalogue, and those that users have made."""
+    yield from (
         {"oid": 100_000 + i, "proname": f.name, "pronamespace": 11, "prokind": f.kind, "pronargs": len(f.arguments),
          "prorettype": _OIDS.get(f.result, 0), "proargtypes": [_OIDS.get(a, 0) for a in f.arguments],
          "__arguments": ", ".join(f.arguments),
          "provolatile": "v" if f.volatile else "i"}
         for i, f in enumerate(listed())
-    ]  # fmt: skip
+    )  # fmt: skip
+    schemas, state = namespaces(context), context.catalog.state
+    for o in state.objects_of(FunctionContent):
+        made = o.content_as(FunctionContent)
+        types = made.arguments or ()
+        yield {
+            "oid": o.id, "proname": o.name, "pronamespace": schemas.get(o.schema, 2200), "proowner": owner_oid(o),
+            "prokind": "a" if made.form == "aggregate" else "f", "prolang": _PYTHON, "pronargs": len(types),
+            "prorettype": _RECORD if made.returns is None else pg_type(made.returns).oid,
+            "proretset": made.returns is None, "proargtypes": [pg_type(t).oid for t in types],
+            "proargnames": list(made.names) if made.names else None, "proisstrict": made.strict,
+            "provolatile": "i" if made.deterministic else "v", "prosrc": made.source or "",
+            "proacl": acl_items(state, o),
+            "__arguments": ", ".join(
+                f"{name} {display_type(t)}".strip() for name, t in zip(made.names or [""] * len(types), types)
+            ),
+        }  # fmt: skip
 
 
 @cache
 def load() -> None:
     """Define the relations."""
-    for name, columns in _EMPTY.items():
+    for name, columns in PG_CATALOG.items():
         define("pg_catalog", name, columns)
     define(
         "pg_catalog", "pg_proc",
-        "oid bigint, proname, pronamespace bigint, proowner bigint, prokind, prorettype bigint, pronargs smallint, "
-        "proargtypes array<bigint>, provolatile, proisstrict boolean, proretset boolean, proargnames array<string>, "
-        "proargmodes array<string>, proallargtypes array<bigint>, pronargdefaults smallint, proargdefaults, prosrc, "
-        "prolang bigint, procost float, prorows float, provariadic bigint, prosecdef boolean, proleakproof boolean, "
-        "proparallel, proacl array<string>, proconfig array<string>, probin",
-        functions, proowner=_OWNER_OID, proisstrict=False, proretset=False,
-        pronargdefaults=0, prosrc="", prolang=12, procost=1, prorows=0, provariadic=0, prosecdef=False,
-        proleakproof=False, proparallel="s",
+        "oid oid, proname name, pronamespace oid, proowner oid, prokind char, prorettype oid, pronargs smallint, "
+        "proargtypes oidvector, provolatile char, proisstrict boolean, proretset boolean, proargnames array<string>, "
+        "proargmodes array<char>, proallargtypes array<oid>, pronargdefaults smallint, proargdefaults pg_node_tree, "
+        "prosrc, prolang oid, procost float, prorows float, provariadic oid, prosecdef boolean, proleakproof boolean, "
+        "proparallel char, proacl array<aclitem>, proconfig array<string>, probin, prosupport regproc, "
+        "protrftypes array<oid>, prosqlbody pg_node_tree",
+        functions, proowner=ROOT_OID, proisstrict=False, proretset=False,
+        pronargdefaults=0, prosrc="", prolang=_INTERNAL, procost=1, prorows=0, provariadic=0, prosecdef=False,
+        proleakproof=False, proparallel="s", prosupport="-",
     )  # fmt: skip
-    define("pg_catalog", "pg_namespace", "oid bigint, nspname, nspowner bigint, nspacl array<string>", _namespaces,
-           nspowner=_OWNER_OID)  # fmt: skip
+    define("pg_catalog", "pg_namespace", "oid oid, nspname name, nspowner oid, nspacl array<aclitem>", _namespaces,
+           nspowner=ROOT_OID)  # fmt: skip
     define(
         "pg_catalog", "pg_class",
-        "oid bigint, relname, relnamespace bigint, reltype bigint, reloftype bigint, relowner bigint, relam bigint, "
-        "relfilenode bigint, reltablespace bigint, relpages int, reltuples float, relallvisible int, "
-        "reltoastrelid bigint, relhasindex boolean, relisshared boolean, relpersistence, relkind, relnatts smallint, "
+        "oid oid, relname name, relnamespace oid, reltype oid, reloftype oid, relowner oid, relam oid, "
+        "relfilenode oid, reltablespace oid, relpages int, reltuples float, relallvisible int, reltoastrelid oid, "
+        "relhasindex boolean, relisshared boolean, relpersistence char, relkind char, relnatts smallint, "
         "relchecks smallint, relhasrules boolean, relhastriggers boolean, relhassubclass boolean, "
-        "relrowsecurity boolean, relforcerowsecurity boolean, relispopulated boolean, relreplident, "
-        "relispartition boolean, relpartbound, reloptions array<string>, relacl array<string>",
-        _classes, reltype=0, reloftype=0, relowner=_OWNER_OID, relam=2, relfilenode=0, reltablespace=0, relpages=0,
+        "relrowsecurity boolean, relforcerowsecurity boolean, relispopulated boolean, relreplident char, "
+        "relispartition boolean, relrewrite oid, relfrozenxid xid, relminmxid xid, relpartbound pg_node_tree, "
+        "reloptions array<string>, relacl array<aclitem>",
+        _classes, reltype=0, reloftype=0, relowner=ROOT_OID, relam=2, relfilenode=0, reltablespace=0, relpages=0,
         reltuples=-1, relallvisible=0, reltoastrelid=0, relhasindex=False, relisshared=False, relpersistence="p",
         relchecks=0, relhasrules=False, relhastriggers=False, relhassubclass=False, relrowsecurity=False,
-        relforcerowsecurity=False, relispopulated=True, relreplident="d", relispartition=False,
+        relforcerowsecurity=False, relispopulated=True, relreplident="d", relispartition=False, relrewrite=0,
+        relfrozenxid=0, relminmxid=0,
     )  # fmt: skip
     define(
         "pg_catalog", "pg_attribute",
-        "attrelid bigint, attname, atttypid bigint, attstattarget int, attlen smallint, attnum smallint, attndims int, "
-        "attcacheoff int, atttypmod int, attbyval boolean, attstorage, attcompression, attalign, attnotnull boolean, "
-        "atthasdef boolean, atthasmissing boolean, attidentity, attgenerated, attisdropped boolean, "
-        "attislocal boolean, attinhcount int, attcollation bigint, attoptions array<string>, "
-        "attfdwoptions array<string>, attacl array<string>",
+        "attrelid oid, attname name, atttypid oid, attstattarget int, attlen smallint, attnum smallint, attndims int, "
+        "attcacheoff int, atttypmod int, attbyval boolean, attstorage char, attcompression char, attalign char, "
+        "attnotnull boolean, atthasdef boolean, atthasmissing boolean, attidentity char, attgenerated char, "
+        "attisdropped boolean, attislocal boolean, attinhcount int, attcollation oid, attoptions array<string>, "
+        "attfdwoptions array<string>, attacl array<aclitem>, attmissingval",
         lambda context: [*_attributes(context), *_key_attributes(context)], attstattarget=-1, attcacheoff=-1,
         attbyval=False, attstorage="p", attcompression="", attalign="i",
         atthasmissing=False, attidentity="", attgenerated="", attisdropped=False, attislocal=True, attinhcount=0,
@@ -396,82 +388,108 @@ def load() -> None:
     )  # fmt: skip
     define(
         "pg_catalog", "pg_type",
-        "oid bigint, typname, typnamespace bigint, typowner bigint, typlen smallint, typbyval boolean, typtype, "
-        "typcategory, typispreferred boolean, typisdefined boolean, typdelim, typrelid bigint, typelem bigint, "
-        "typarray bigint, typinput, typoutput, typreceive, typsend, typmodin, typmodout, typalign, typstorage, "
-        "typacl array<string>, typsubscript, typanalyze, typbasetype bigint, typtypmod int, typnotnull boolean, "
-        "typcollation bigint, typdefault, typndims int",
-        _types, typnamespace=11, typowner=_OWNER_OID, typbyval=False, typispreferred=False, typisdefined=True,
+        "oid oid, typname name, typnamespace oid, typowner oid, typlen smallint, typbyval boolean, typtype char, "
+        "typcategory char, typispreferred boolean, typisdefined boolean, typdelim char, typrelid oid, typelem oid, "
+        "typarray oid, typinput regproc, typoutput regproc, typreceive regproc, typsend regproc, typmodin regproc, "
+        "typmodout regproc, typalign char, typstorage char, typacl array<aclitem>, typsubscript regproc, "
+        "typanalyze regproc, typbasetype oid, typtypmod int, typnotnull boolean, typcollation oid, typdefault, "
+        "typdefaultbin pg_node_tree, typndims int",
+        _types, typnamespace=11, typowner=ROOT_OID, typbyval=False, typispreferred=False, typisdefined=True,
         typdelim=",", typrelid=0, typinput="array_in", typoutput="array_out", typreceive="array_recv",
         typsend="array_send", typmodin="-", typmodout="-", typalign="i", typstorage="p", typsubscript="-",
         typanalyze="-", typbasetype=0, typtypmod=-1, typnotnull=False,
         typcollation=0, typndims=0,
     )  # fmt: skip
-    define("pg_catalog", "pg_foreign_table", "ftrelid bigint, ftserver bigint, ftoptions array<string>",
+    define("pg_catalog", "pg_foreign_table", "ftrelid oid, ftserver oid, ftoptions array<string>",
            _foreign_tables)  # fmt: skip
     define(
         "pg_catalog",
         "pg_foreign_server",
-        "oid bigint, srvname, srvoptions array<string>, srvowner bigint, srvfdw bigint, "
-        "srvtype, srvversion, srvacl array<string>",
+        "oid oid, srvname name, srvoptions array<string>, srvowner oid, srvfdw oid, "
+        "srvtype, srvversion, srvacl array<aclitem>",
         _foreign_servers,
-        srvowner=_OWNER_OID,
+        srvowner=ROOT_OID,
         srvfdw=0,
     )
-    define("pg_catalog", "pg_attrdef", "oid bigint, adrelid bigint, adnum smallint, adbin", _defaults)
+    define("pg_catalog", "pg_attrdef", "oid oid, adrelid oid, adnum smallint, adbin pg_node_tree", _defaults)
     define(
         "pg_catalog", "pg_index",
-        "indexrelid bigint, indrelid bigint, indnatts smallint, indnkeyatts smallint, indisunique boolean, "
+        "indexrelid oid, indrelid oid, indnatts smallint, indnkeyatts smallint, indisunique boolean, "
         "indisprimary boolean, indisexclusion boolean, indimmediate boolean, indisclustered boolean, "
         "indisvalid boolean, indisready boolean, indislive boolean, indisreplident boolean, "
-        "indnullsnotdistinct boolean, indkey array<smallint>, indoption array<smallint>, indclass array<bigint>, "
-        "indcollation array<bigint>, indexprs, indpred, indcheckxmin boolean",
+        "indnullsnotdistinct boolean, indkey int2vector, indoption int2vector, indclass oidvector, "
+        "indcollation oidvector, indexprs pg_node_tree, indpred pg_node_tree, indcheckxmin boolean",
         lambda context: keys.index_rows(indexes_of(context)), indisexclusion=False, indimmediate=True,
         indisclustered=False, indisvalid=True, indisready=True, indislive=True, indisreplident=False,
         indnullsnotdistinct=False, indcheckxmin=False,
     )  # fmt: skip
     define(
         "pg_catalog", "pg_constraint",
-        "oid bigint, conname, connamespace bigint, contype, condeferrable boolean, condeferred boolean, "
-        "convalidated boolean, conrelid bigint, contypid bigint, conindid bigint, conparentid bigint, "
-        "confrelid bigint, confupdtype, confdeltype, confmatchtype, conislocal boolean, conkey array<smallint>, "
-        "confkey array<smallint>, conpfeqop array<bigint>, connoinherit boolean, coninhcount smallint, conexclop "
-        "array<bigint>, confdelsetcols array<smallint>, conbin",
+        "oid oid, conname name, connamespace oid, contype char, condeferrable boolean, condeferred boolean, "
+        "convalidated boolean, conrelid oid, contypid oid, conindid oid, conparentid oid, confrelid oid, "
+        "confupdtype char, confdeltype char, confmatchtype char, conislocal boolean, conkey array<smallint>, "
+        "confkey array<smallint>, conpfeqop array<oid>, connoinherit boolean, coninhcount int, "
+        "conexclop array<oid>, conppeqop array<oid>, conffeqop array<oid>, confdelsetcols array<smallint>, "
+        "conbin pg_node_tree",
         _constraints, condeferrable=False, condeferred=False, convalidated=True, contypid=0, conindid=0, conparentid=0,
         confrelid=0, confupdtype="", confdeltype="", confmatchtype="", conislocal=True,
         connoinherit=False, coninhcount=0,
     )  # fmt: skip
-    define("pg_catalog", "pg_am", "oid bigint, amname, amhandler, amtype",
+    define("pg_catalog", "pg_description", "objoid oid, classoid oid, objsubid int, description", _descriptions)
+    define("pg_catalog", "pg_shdescription", "objoid oid, classoid oid, description", _shared_descriptions)
+    define("pg_catalog", "pg_tablespace",
+           "oid oid, spcname name, spcowner oid, spcacl array<aclitem>, spcoptions array<string>",
+           lambda s: [{"oid": oid, "spcname": name} for name, oid in _TABLESPACES.items()],
+           spcowner=ROOT_OID)  # fmt: skip
+    define(
+        "pg_catalog", "pg_language",
+        "oid oid, lanname name, lanowner oid, lanispl boolean, lanpltrusted boolean, lanplcallfoid oid, "
+        "laninline oid, lanvalidator oid, lanacl array<aclitem>",
+        lambda s: [{"oid": _INTERNAL, "lanname": "internal", "lanispl": False},
+                   {"oid": _PYTHON, "lanname": "python", "lanispl": True}],
+        lanowner=ROOT_OID, lanpltrusted=False, lanplcallfoid=0, laninline=0, lanvalidator=0,
+    )  # fmt: skip
+    define("pg_catalog", "pg_am", "oid oid, amname name, amhandler regproc, amtype char",
            lambda s: [{"oid": 2, "amname": "headrace", "amtype": "t"},
                       {"oid": _BTREE, "amname": "btree", "amtype": "i"}])  # fmt: skip
     define(
         "pg_catalog", "pg_database",
-        "oid bigint, datname, datdba bigint, encoding int, datcollate, datctype, datistemplate boolean, "
-        "datallowconn boolean, datconnlimit int, dattablespace bigint, datacl array<string>, datlocprovider, "
-        "daticulocale, daticurules, datcollversion",
-        lambda s: [{"oid": 1}], datname="dev", datdba=_OWNER_OID, encoding=6, datcollate="C", datctype="C.UTF-8",
-        datistemplate=False, datallowconn=True, datconnlimit=-1, dattablespace=0, datlocprovider="c",
+        "oid oid, datname name, datdba oid, encoding int, datcollate, datctype, datistemplate boolean, "
+        "datallowconn boolean, datconnlimit int, dattablespace oid, datacl array<aclitem>, datlocprovider char, "
+        "daticulocale, daticurules, datcollversion, datfrozenxid xid, datminmxid xid",
+        lambda s: [{"oid": 1}], datname="dev", datdba=ROOT_OID, encoding=6, datcollate="C", datctype="C.UTF-8",
+        datistemplate=False, datallowconn=True, datconnlimit=-1, dattablespace=_TABLESPACES["pg_default"],
+        datlocprovider="c", datfrozenxid=0, datminmxid=0,
     )  # fmt: skip
     for name in ("pg_roles", "pg_authid"):
         define(
             "pg_catalog", name,
-            "oid bigint, rolname, rolsuper boolean, rolinherit boolean, rolcreaterole boolean, rolcreatedb boolean, "
+            "oid oid, rolname name, rolsuper boolean, rolinherit boolean, rolcreaterole boolean, rolcreatedb boolean, "
             "rolcanlogin boolean, rolconnlimit int, rolpassword, rolvaliduntil timestamp, rolreplication boolean, "
-            "rolbypassrls boolean",
+            "rolbypassrls boolean, rolconfig array<string>",
             _roles, rolsuper=True, rolinherit=True, rolcreaterole=True, rolcreatedb=True, rolpassword="********",
             rolreplication=False, rolbypassrls=True,
         )  # fmt: skip
-    define("pg_catalog", "pg_auth_members", "roleid bigint, member bigint, grantor bigint, admin_option boolean",
+    define("pg_catalog", "pg_auth_members", "roleid oid, member oid, grantor oid, admin_option boolean",
            _members)  # fmt: skip
     define("pg_catalog", "pg_user",
-           "usename, usesysid bigint, usecreatedb boolean, usesuper boolean, passwd, valuntil timestamp", _users,
+           "usename name, usesysid oid, usecreatedb boolean, usesuper boolean, userepl boolean, usebypassrls boolean, "
+           "passwd, valuntil timestamp, useconfig array<string>", _users, userepl=False, usebypassrls=False,
            usecreatedb=True, usesuper=True, passwd="********")  # fmt: skip
-    define("pg_catalog", "pg_settings", "name, setting, unit, category, short_desc, vartype, source", _settings,
-           vartype="string", source="default")  # fmt: skip
-    define("pg_catalog", "pg_tables", "schemaname, tablename, tableowner, hasindexes boolean",
-           _of_kind(TableContent, "table"), tableowner=OWNER, hasindexes=False)  # type: ignore[arg-type]  # fmt: skip
-    define("pg_catalog", "pg_indexes", "schemaname, tablename, indexname, tablespace, indexdef", _indexes)
-    define("pg_catalog", "pg_views", "schemaname, viewname, viewowner, definition",
+    define(
+        "pg_catalog", "pg_settings",
+        "name, setting, unit, category, short_desc, extra_desc, context, vartype, source, min_val, max_val, "
+        "enumvals array<string>, boot_val, reset_val, sourcefile, sourceline int, pending_restart boolean",
+        _settings, vartype="string", source="default", category="headrace", pending_restart=False,
+    )  # fmt: skip
+    define("pg_catalog", "pg_tables", "schemaname name, tablename name, tableowner name, tablespace name, "
+           "hasindexes boolean, hasrules boolean, hastriggers boolean, rowsecurity boolean",
+           _of_kind(TableContent, "table"),  # type: ignore[arg-type]
+           tableowner=OWNER, hasrules=False, hastriggers=False, rowsecurity=False)  # fmt: skip
+    define("pg_catalog", "pg_indexes",
+           "schemaname name, tablename name, indexname name, tablespace name, indexdef", _indexes)  # fmt: skip
+    define("pg_catalog", "pg_views", "schemaname name, viewname name, viewowner name, definition",
            _of_kind(ViewContent, "view"), viewowner=OWNER)  # type: ignore[arg-type]  # fmt: skip
-    define("pg_catalog", "pg_matviews", "schemaname, matviewname, matviewowner, ispopulated boolean, definition",
+    define("pg_catalog", "pg_matviews", "schemaname name, matviewname name, matviewowner name, tablespace name, "
+           "hasindexes boolean, ispopulated boolean, definition",
            _of_kind(MaterializedViewContent, "matview"), matviewowner=OWNER, ispopulated=True)  # type: ignore[arg-type]  # fmt: skip

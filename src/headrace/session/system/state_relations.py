@@ -6,13 +6,13 @@ Each is shown as of its committed epoch.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 
 from pyspark.sql.pandas.types import from_arrow_type
 
 from headrace.catalog.catalog import Catalog
 from headrace.common.columns import Column
+from headrace.common.lazy_dataclass import dataclass
 from headrace.coordinator.observe.inspection import find_table, table_infos, table_name
 from headrace.errors import UndefinedTable
 from headrace.session.context import Context
@@ -46,7 +46,7 @@ def internal_relation(catalog: Catalog, name: str) -> SystemRelation:
             raise UndefinedTable(error.message, hint=f"{SCHEMA}.state_tables lists them") from error
         full_name = table_name(state, record)
     columns = tuple(Column(f.name, from_arrow_type(f.type).simpleString()) for f in record.to_table_schema().arrow())
-    return StateRelation(SCHEMA, full_name, columns, {}, lambda context: (), record.id)
+    return StateRelation(SCHEMA, full_name, columns, {}, {}, lambda context: (), record.id)
 
 
 def _state_tables(context: Context) -> Rows:

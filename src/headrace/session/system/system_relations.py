@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 from headrace.common.columns import Column
+from headrace.common.lazy_dataclass import dataclass
 from headrace.session.context import Context
 from headrace.sql.binder.spark_text import quoted
+from headrace.sql.catalog_types import CATALOG_TYPES, held_as
 
 Rows: TypeAlias = Iterable[dict[str, Any]]
 """One dict per row; a column that is left out has its default."""
@@ -38,6 +39,8 @@ class SystemRelation:
     schema: str
     name: str
     columns: tuple[Column, ...]
+    types: Mapping[str, str]
+    """PostgreSQL's types of columns that have one of the catalogs' own."""
     defaults: dict[str, object]
     rows: Callable[[Context], Rows]
 
@@ -65,10 +68,15 @@ _RELATIONS: dict[tuple[str, str], SystemRelation] = {}
 def define(
     schema: str, name: str, columns: str, rows: Callable[[Context], Rows] = lambda context: (), **defaults: object
 ) -> None:
-    """Add a relation; `columns` is `name type, name type, ...`, text where there is no type."""
+    """Add a relation; `columns` is `name type, name type, ...`, text where there is no type.
+
+    A type is Spark's, or one of the catalogs' own.
+    """
     parts = [part.split() for part in columns.split(",")]
-    made = tuple(Column(p[0], p[1] if len(p) > 1 else "string") for p in parts)
-    _RELATIONS[schema, name] = SystemRelation(schema, name, made, defaults, rows)
+    types = {p[0]: p[1] if len(p) > 1 else "string" for p in parts}
+    made = tuple(Column(name, held_as(kind)) for name, kind in types.items())
+    own = {name: kind for name, kind in types.items() if kind in CATALOG_TYPES}
+    _RELATIONS[schema, name] = SystemRelation(schema, name, made, own, defaults, rows)
 
 
 def defined(schema: str, name: str) -> SystemRelation | None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from postgast import pg_query_pb2 as pb
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.errors import NotSupported, UndefinedTable
 from headrace.sql.binder import types as t
 from headrace.sql.binder import zone_times
@@ -62,6 +63,8 @@ declare("WithClause", "ctes recursive")
 declare("CommonTableExpr", "ctename aliascolnames ctematerialized ctequery")
 declare("LockingClause", "strength")
 declare("A_Star", "")
+_PLAIN: Final = {"target_list", "from_clause", "where_clause", "limit_option", "op"}
+"""The parts of a SELECT of which nothing depends on the types of its columns."""
 _SETS: Final = {pb.SETOP_UNION: "UNION", pb.SETOP_INTERSECT: "INTERSECT", pb.SETOP_EXCEPT: "EXCEPT"}
 
 
@@ -172,12 +175,13 @@ class Binder:
 
     # ---- SELECT
 
-    def _select(self, message: pb.SelectStmt, scope: Scope) -> Query:
+    def _select(self, message: pb.SelectStmt, scope: Scope, *, is_open: bool = False) -> Query:
+        """A SELECT; while `is_open` its parameters have no types yet where they are columns of their own."""
         source = Relations(self, scope).source(message.from_clause)
         targets = Expressions(self, scope, "SELECT", aggregates=True, windows=True)
         targets.named_windows = {inner(w).name: inner(w) for w in message.window_clause}
         targets.sets = []
-        outputs = self.outputs(message.target_list, targets)
+        outputs = self.outputs(message.target_list, targets, is_open=is_open)
         where = None
         if message.HasField("where_clause"):
             where = Expressions(self, scope, "WHERE").condition(message.where_clause, "WHERE")
@@ -232,7 +236,7 @@ class Binder:
             refuse("DISTINCT ON of a grouped query")
         return first_of_each(self, select, keys)
 
-    def outputs(self, nodes: Nodes, at: Expressions) -> list[Output]:
+    def outputs(self, nodes: Nodes, at: Expressions, *, is_open: bool = False) -> list[Output]:
         """The columns that a list of targets makes."""
         outputs: list[Output] = []
         for node in nodes:
@@ -240,7 +244,7 @@ class Binder:
             if kind_of(target.val) == "ColumnRef" and kind_of(target.val.column_ref.fields[-1]) == "A_Star":
                 outputs += self._star(inner(target.val), at.scope)
                 continue
-            value = at.known(target.val)
+            value = at.bind(target.val) if is_open and kind_of(target.val) == "ParamRef" else at.known(target.val)
             if value.type.category == "?" and not isinstance(value, BoundColumn):
                 raise NotBound(f"a value of {value.type.spark}")
             outputs.append(Output(target.name or output_name(target.val), value))
@@ -308,9 +312,11 @@ class Binder:
         return SelectQuery(query.names, query.types, (), None, None, outputs, source, None, (), "", None, False)
 
     def branch(self, message: pb.SelectStmt, scope: Scope) -> Query:
-        """One side of a set operation."""
+        """One side of a set operation, whose other side may say what its parameters are."""
         before, self.local = self.local, set()
         try:
+            if {descriptor.name for descriptor, _ in message.ListFields()} <= _PLAIN:
+                return self._select(check(message), Scope(scope), is_open=True)
             return self._query(check(message), Scope(scope))
         finally:
             self.local = before

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from typing import Any, Final
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.sql.binder.types import BOOL, Type
 from headrace.sql.statements import TableName
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.sql.binder import types as t
 from headrace.sql.binder.types import SCALARS, Type
 

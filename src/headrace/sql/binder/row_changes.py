@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from postgast import pg_query_pb2 as pb
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.common.zones import UTC, Zone
 from headrace.errors import DatatypeMismatch, HeadraceError
 from headrace.sql.binder import types as t

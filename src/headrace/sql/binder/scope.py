@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.errors import StatementError, UndefinedColumn, UndefinedTable
 from headrace.sql.binder.bound_tree import Expr, Query
 from headrace.sql.binder.types import Type

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, Literal
 
 from headrace.common.columns import split_top_level
 from headrace.common.jsonb.document import SPARK_TYPE as JSONB_SPARK
+from headrace.common.lazy_dataclass import dataclass
 from headrace.common.span import SPARK_TYPE as SPAN_SPARK
 from headrace.common.time_of_day import SPARK_TYPE as TIME_SPARK
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.common.zones import UTC, Zone
 
 Form = Literal["scalar", "table", "aggregate"]

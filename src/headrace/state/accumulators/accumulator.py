@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import ClassVar, Literal, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.state.schema import Combine
 
 Layout: TypeAlias = Sequence[tuple[str, pa.DataType, Combine]]

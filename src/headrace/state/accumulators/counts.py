@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.state.accumulators.accumulator import COUNTED, Accumulator, Layout
 
 _PRESENT = pa.bool_()

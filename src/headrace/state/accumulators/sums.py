@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.state.accumulators import limbs
 from headrace.state.accumulators.accumulator import COUNTED, Accumulator, Layout, Sent, WireColumn, nulled
 from headrace.state.kernels.combination import LIMB_BITS, LIMB_MASK

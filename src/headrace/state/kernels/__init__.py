@@ -23,6 +23,7 @@ from headrace.state.kernels.combination import (
     negated,
     neutral,
     or_neutral,
+    remaining,
     totals,
 )
 from headrace.state.kernels.equality import Selector, int64_values, rows_equal, validity
@@ -60,6 +61,7 @@ __all__ = [
     "negated",
     "neutral",
     "or_neutral",
+    "remaining",
     "rows_equal",
     "sort_order",
     "sort_rows",

@@ -9,12 +9,12 @@ Space-Efficient Bloom Filters", WEA 2007, with blocks of one word and section 3.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.state.kernels.equality import Bools, Ints
 from headrace.state.kernels.hashing import mix
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,10 +13,12 @@ import pyarrow.compute as pc
 from headrace.errors import NotSupported
 from headrace.state.kernels import checked, exact_sum
 from headrace.state.kernels.equality import Bools, Ints, canonical_bits, fixed_width, int64_values, validity
-from headrace.state.kernels.order import Groups, group_rows, sort_rows, take
+from headrace.state.kernels.order import Groups, concat, expand_ranges, group_rows, sort_rows, take
 from headrace.state.kernels.sorting import stable_order
 from headrace.state.schema import Combine, TableSchema
 
+_MANY = 4
+"""Which part of some rows takes others back, at least, where it is quicker to combine all of them."""
 LIMB_BITS, LIMB_MASK = checked.LIMB_BITS, checked.LIMB_MASK
 
 
@@ -72,6 +74,32 @@ def combine_groups(
     for i, diff in enumerate(diffs):
         arrays[schema.diff_start + i] = diff if kept is None else diff.filter(kept)
     return pa.RecordBatch.from_arrays(arrays, schema=batch.schema)
+
+
+def remaining(parts: Sequence[pa.RecordBatch], schema: TableSchema) -> Iterator[pa.RecordBatch]:
+    """What is left of rows once some of them take others back: in no order, and equal rows not combined.
+
+    Each part is sorted, and has all rows of its `__k` that are not in another one. Only rows that share their `__k`
+    with one that takes back are sorted and combined, which is to gather all of their columns.
+    """
+    keys = [int64_values(part.column(0)) for part in parts]
+    back = [k[int64_values(p.column(schema.diff_start)) <= 0] for k, p in zip(keys, parts, strict=True)]
+    if [how for _, how in schema.diffs] != ["add"] or sum(map(len, back)) * _MANY > sum(map(len, keys)):
+        yield consolidate(concat(parts, schema.arrow()), schema)
+        return
+    back_keys = np.unique(np.concatenate(back)) if back else np.zeros(0, np.int64)
+    touched: list[pa.RecordBatch] = []
+    for k, part in zip(keys, parts, strict=True):
+        start = np.searchsorted(k, back_keys)
+        rows = expand_ranges(start, np.searchsorted(k, back_keys, side="right") - start)
+        if len(rows):
+            kept = np.ones(len(k), np.bool_)
+            kept[rows] = False
+            touched.append(take(part, rows))
+            part = part.filter(pa.array(kept))
+        yield part
+    if touched:
+        yield consolidate(concat(touched, schema.arrow()), schema)
 
 
 def neutral(how: Combine, kind: pa.DataType, n: int) -> pa.Array:

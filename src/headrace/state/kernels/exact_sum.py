@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.state.kernels.equality import Bools, Ints, validity
 
 Floats = npt.NDArray[np.float64]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.state.kernels.equality import Bools, Ints, canonical_bits, int64_values, is_flat, rows_equal, validity
 from headrace.state.kernels.hashing import hash_columns
 from headrace.state.kernels.sizes import check_column, overflows_named, varies

@@ -13,12 +13,12 @@ is not enough are read further.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.state.kernels import checked
 from headrace.state.kernels.equality import Bools, Ints, canonical_bits, fixed_width, validity
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.sql.binder.bound_tree import Call, Expr
 from headrace.sql.binder.resolve import Signature, named
 from headrace.sql.binder.types import Type, array_of

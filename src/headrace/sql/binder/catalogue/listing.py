@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Literal
 
+from headrace.common.lazy_dataclass import dataclass
 from headrace.sql.binder.catalogue.aggregate_functions import AGGREGATES, WINDOWS
 from headrace.sql.binder.catalogue.documents import AGGREGATES as DOCUMENTS
 from headrace.sql.binder.catalogue.examples import OWN
