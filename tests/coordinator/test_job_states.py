@@ -23,7 +23,7 @@ from headrace.coordinator.run.live_state import Job
 from headrace.errors import JobFailed
 
 SOURCE = Path(headrace.__file__).parent
-FIXED = {"id", "name", "upstreams", "tables", "lookups", "automatic", "delivers"}
+FIXED = {"id", "name", "kind_name", "upstreams", "tables", "lookups", "automatic", "delivers"}
 """What a job is made with, and keeps."""
 MUTABLE = {"sources", "metrics"}
 """What is filled, and counted, in place."""

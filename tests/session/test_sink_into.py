@@ -64,6 +64,9 @@ def test_changes_of_a_view_go_into_a_table(database: Database) -> None:
     assert "INTO totals" in database.sql("SHOW CREATE SINK s").rows()[0][1]
     (job,) = [r for r in database.sql("SHOW JOBS").rows() if r[1] == "s"]
     assert job[2] == "running" or job[2] == "created", job
+    said = rows(database, "SELECT message FROM headrace_catalog.events WHERE kind LIKE 'job%'")
+    assert ('sink "s" is created',) in said
+    assert ('materialized view "spent" is created',) in said
     assert refused(database, "DROP TABLE totals").startswith("2BP01")
     assert refused(database, "SELECT * FROM s").startswith("42809")
     database.sql("DROP SINK s; DROP MATERIALIZED VIEW all_of_it")

@@ -96,6 +96,16 @@ class ObjectRecord(_Record):
         """The kind as it is stored and shown; whoever decides by it asks `content`."""
         return self.content.kind
 
+    @property
+    def kind_name(self) -> str:
+        """The kind as messages spell it."""
+        return self.kind.replace("_", " ")
+
+    @property
+    def called(self) -> str:
+        """What messages call it: its kind and its name."""
+        return f'{self.kind_name} "{self.name}"'
+
     def content_as(self, kind: type[C]) -> C:
         """The content of an object that is known to be of a kind."""
         assert isinstance(self.content, kind), f"object {self.id} is a {self.kind}"

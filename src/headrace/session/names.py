@@ -64,11 +64,6 @@ def label(record: ObjectRecord) -> str:
     return record.name if record.schema in ("", "public") else f"{record.schema}.{record.name}"
 
 
-def kind_name(record: ObjectRecord) -> str:
-    """The object's kind as messages spell it."""
-    return record.kind.replace("_", " ")
-
-
 def kind_called(word: str) -> type[Content] | None:
     """The kind that SQL has a word for: `materialized view`, `aggregate`; None for none."""
     return FunctionContent if word == "aggregate" else CONTENTS.get(word.replace(" ", "_"))
@@ -136,7 +131,7 @@ class Names:
                 return system
         found = self.get(name)
         if not found.content.readable:
-            raise WrongObjectType(f'cannot read from {kind_name(found)} "{name}"')
+            raise WrongObjectType(f'cannot read from {found.kind_name} "{name}"')
         if isinstance(found.content, SourceContent) and found.content.shared:
             raise WrongObjectType(
                 f'source "{name}" has no rows of its own', hint=f"CREATE TABLE t (*) FROM {name} TABLE 'schema.table'"

@@ -64,7 +64,7 @@ def acl_items(state: CatalogState, record: ObjectRecord) -> list[str] | None:
 
 def described(record: ObjectRecord) -> str:
     """An object as messages about rights name it."""
-    return f"{record.kind.replace('_', ' ')} {record.name}"
+    return f"{record.kind_name} {record.name}"
 
 
 @dataclass(frozen=True)

@@ -37,11 +37,6 @@ def rows_schema(record: ObjectRecord) -> TableSchema:
     return TableSchema(key=tuple(fields[name] for name in key), value=value, diffs=WEIGHT)
 
 
-def kind_of(record: ObjectRecord) -> str:
-    """What people call it."""
-    return record.kind.replace("_", " ")
-
-
 def in_order(objects: Iterable[ObjectRecord]) -> list[ObjectRecord]:
     """Each after all that it is built on; ids only grow, so that is their order."""
     return sorted(objects, key=lambda o: o.id)
@@ -55,6 +50,7 @@ def recovered_job(
     return Job(
         id=record.id,
         name=record.name,
+        kind_name=record.kind_name,
         upstreams=record.depends_on if job_record.plan.upstreams is None else job_record.plan.upstreams,
         tables=tables,
         standing=Standing.of(job_record, position),
@@ -143,7 +139,7 @@ def disagreement(record: ObjectRecord, job: JobRecord, epochs: Mapping[str, int]
     if not apart:
         return None
     return CorruptObject(
-        f'the state of {kind_of(record)} "{record.name}" is not of one epoch: it is committed at '
+        f"the state of {record.called} is not of one epoch: it is committed at "
         f"{job.committed_epoch}, but {', '.join(apart)}",
         hint="drop it and create it again; look at the storage of the catalog",
     )

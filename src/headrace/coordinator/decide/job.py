@@ -55,6 +55,8 @@ class JobState:
     options: Mapping[str, str] = field(default_factory=dict)
     lookups: frozenset[int] = frozenset()
     """Inputs of which it takes in no changes: it looks up rows in them, as they are at its epochs."""
+    kind_name: str = "materialized view"
+    """Of what it keeps up to date, as messages spell it."""
     automatic: bool = False
     """An index that the system has made: the cadence of its group is that of the others."""
     delivers: bool = False
@@ -67,6 +69,11 @@ class JobState:
     stops: Stops = field(default_factory=Stops)
     pace: Pace = field(default_factory=Pace)
     activity: Activity = field(default_factory=Activity)
+
+    @property
+    def called(self) -> str:
+        """What messages call it: its kind and its name."""
+        return f'{self.kind_name} "{self.name}"'
 
     # ---- where it stands
 

@@ -18,7 +18,7 @@ from headrace.session.execution import fed, grants, subscriptions
 from headrace.session.execution.existing import refuse_automatic
 from headrace.session.execution.handler import Handler, Needs, not_yet
 from headrace.session.hidden_views import parts_of
-from headrace.session.names import kind_name, label, names_of
+from headrace.session.names import label, names_of
 from headrace.session.result import Notice, Result
 from headrace.sql import statements as st
 from headrace.sql.type_names import pg_type_text
@@ -35,7 +35,7 @@ def alter(context: Context, statement: st.AlterJob) -> Result:
             f'new columns of the table "{label(record)}", which keeps rows of those that it was created with',
             hint="columns that were added there are left alone; to have them, drop the table and create it again",
         )
-    if kind_name(record) != statement.kind:
+    if record.kind_name != statement.kind:
         raise WrongObjectType(f'"{statement.name}" is not a {statement.kind}')
     refuse_automatic(context, record, "altered")
     context.rights.require_owner(record)

@@ -12,7 +12,7 @@ from headrace.session.context import Context
 from headrace.session.execution.grants import schema_record
 from headrace.session.execution.handler import Handler, Needs
 from headrace.session.execution.roles import role_to_alter
-from headrace.session.names import kind_called, kind_name, names_of
+from headrace.session.names import kind_called, names_of
 from headrace.session.result import Result
 from headrace.sql import statements as st
 
@@ -46,9 +46,9 @@ def _meant(context: Context, statement: st.Comment) -> ObjectRecord:
             raise UndefinedTable(f'relation "{name}" does not exist')
         raise UndefinedObject(f'{statement.kind} "{name}" does not exist')
     if wanted is not None and not isinstance(record.content, wanted):
-        raise WrongObjectType(f'"{name}" is a {kind_name(record)}, not a {statement.kind}')
+        raise WrongObjectType(f'"{name}" is a {record.kind_name}, not a {statement.kind}')
     if wanted is None and not record.content.relation:
-        raise WrongObjectType(f'"{name}" is a {kind_name(record)}, which has no columns')
+        raise WrongObjectType(f'"{name}" is a {record.kind_name}, which has no columns')
     return record
 
 

@@ -30,7 +30,7 @@ from headrace.session.execution.in_transaction import Written, late_rows, run_wr
 from headrace.session.execution.large_writes import insert_here
 from headrace.session.execution.select import select
 from headrace.session.execution.write_targets import check_not_null, is_required, target_columns, target_table
-from headrace.session.names import kind_name, label, names_of
+from headrace.session.names import label, names_of
 from headrace.session.result import Result, ResultColumn
 from headrace.session.transactions import Transaction
 from headrace.sql import statements as st
@@ -63,7 +63,7 @@ def query_of(context: Context, name: TableName, columns: Sequence[str]) -> tuple
     record = names_of(context).get(name)
     if not record.content.keeps_rows:
         raise WrongObjectType(
-            f'cannot copy from {kind_name(record)} "{label(record)}"', hint="Try the COPY (SELECT ...) TO variant."
+            f'cannot copy from {record.kind_name} "{label(record)}"', hint="Try the COPY (SELECT ...) TO variant."
         )
     context.rights.require("r", record)
     named = ", ".join(quoted_name(c.name) for c in target_columns(record, columns))

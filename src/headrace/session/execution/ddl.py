@@ -69,7 +69,7 @@ from headrace.session.execution import (
 from headrace.session.execution.as_of import check_as_of
 from headrace.session.execution.handler import Handler, Needs
 from headrace.session.execution.select import describe
-from headrace.session.names import BoundQuery, kind_name, names_of
+from headrace.session.names import BoundQuery, names_of
 from headrace.session.result import Notice, Result, ResultColumn
 from headrace.session.system.asking_functions import localize
 from headrace.session.system.system_relations import SYSTEM_SCHEMAS
@@ -393,7 +393,7 @@ def create_index(context: Context, statement: st.CreateIndex) -> Result:
     target = names_of(context).get(statement.table)
     if not target.content.keeps_rows:
         raise WrongObjectType(
-            f'"{statement.table}" is a {kind_name(target)}: indexes are on tables and materialized views'
+            f'"{statement.table}" is a {target.kind_name}: indexes are on tables and materialized views'
         )
     context.rights.require_owner(target)
     names = [c.name for c in target.columns]

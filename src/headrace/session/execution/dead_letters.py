@@ -12,7 +12,7 @@ from headrace.coordinator.decide.watermarks import declared
 from headrace.errors import InvalidParameter, WrongObjectType
 from headrace.session.context import Context
 from headrace.session.execution.write_targets import is_required
-from headrace.session.names import kind_name, label, names_of
+from headrace.session.names import label, names_of
 from headrace.sql.statements import TableName
 from headrace.state.schema import TableSchema
 
@@ -27,7 +27,7 @@ def table_of(context: Context, options: Mapping[str, str]) -> ObjectRecord | Non
     schema, _, name = options[refusals.TABLE].rpartition(".")
     found = names_of(context).get(TableName(schema or None, name))
     if not found.content.writable:
-        raise WrongObjectType(f'option {refusals.TABLE}: {kind_name(found)} "{label(found)}" is no table')
+        raise WrongObjectType(f'option {refusals.TABLE}: {found.kind_name} "{label(found)}" is no table')
     context.rights.require("a", found)
     hint = f"CREATE TABLE {label(found)} {refusals.DEFINITION}"
     if found.primary_key or declared(found) is not None:

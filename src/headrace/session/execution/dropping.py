@@ -17,7 +17,7 @@ from headrace.session.execution.existing import missing, refuse_automatic
 from headrace.session.execution.handler import Handler, Needs
 from headrace.session.execution.value_results import having, rows_result
 from headrace.session.hidden_views import is_part, parts_of
-from headrace.session.names import kind_called, kind_name, label, names_of
+from headrace.session.names import kind_called, label, names_of
 from headrace.session.result import Notice, Result
 from headrace.sql import statements as st
 from headrace.sql.statements import TableName
@@ -62,7 +62,7 @@ def drop_records(context: Context, wanted: Sequence[ObjectRecord], *, cascade: b
     if needed and not cascade:
         raise _still_needed(context, wanted, needed)
     shown = [o for o in extra if not is_part(o) and not is_automatic(o)]
-    notices = [Notice(f"drop cascades to {kind_name(o)} {label(o)}") for o in shown]
+    notices = [Notice(f"drop cascades to {o.kind_name} {label(o)}") for o in shown]
     if order:
         parts = parts_of(context.catalog.state, [o.id for o in order])
         gone = list({o.id: o for o in [*order, *parts]}.values())
@@ -83,7 +83,7 @@ def _to_drop(context: Context, word: str, name: TableName) -> ObjectRecord | Non
     if found is not None and not isinstance(found.content, kind) and not fed_table:
         raise WrongObjectType(
             f'"{name}" is not a {kind.kind.replace("_", " ")}',
-            hint=f"Use DROP {kind_name(found).upper()} to remove a {kind_name(found)}.",
+            hint=f"Use DROP {found.kind_name.upper()} to remove a {found.kind_name}.",
         )
     if found is not None:
         refuse_automatic(context, found, "dropped")
@@ -121,10 +121,10 @@ def _still_needed(context: Context, wanted: Sequence[ObjectRecord], extra: Seque
         below = list(_visible(objects, above.depends_on))
         known = [b for b in below if b in wanted or b in extra]
         owner = known[0] if known else wanted[0]
-        lines.append(f"{kind_name(above)} {label(above)} depends on {kind_name(owner)} {label(owner)}")
+        lines.append(f"{above.kind_name} {label(above)} depends on {owner.kind_name} {label(owner)}")
     first = wanted[0]
     return DependentObjectsExist(
-        f"cannot drop {kind_name(first)} {label(first)} because other objects depend on it",
+        f"cannot drop {first.kind_name} {label(first)} because other objects depend on it",
         detail="\n".join(lines),
         hint="Use DROP ... CASCADE to drop the dependent objects too.",
     )

@@ -25,7 +25,7 @@ from headrace.errors import (
 )
 from headrace.session.context import Context
 from headrace.session.execution import arrangement_choice
-from headrace.session.names import kind_called, kind_name, label, names_of
+from headrace.session.names import kind_called, label, names_of
 from headrace.session.result import Notice, Result
 from headrace.sql import statements as st
 from headrace.sql.statements import TableName
@@ -63,7 +63,7 @@ def of_kind(context: Context, name: TableName, kind: type[Content]) -> ObjectRec
     if found is None:
         raise UndefinedObject(f'{kind.kind} "{name}" does not exist', hint=f"CREATE {kind.kind.upper()} makes one")
     if not isinstance(found.content, kind):
-        raise WrongObjectType(f'"{name}" is a {kind_name(found)}, not a {kind.kind}')
+        raise WrongObjectType(f'"{name}" is a {found.kind_name}, not a {kind.kind}')
     return found
 
 

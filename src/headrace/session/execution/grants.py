@@ -22,7 +22,7 @@ from headrace.session.execution.dropping import drop_records
 from headrace.session.execution.handler import Handler, Needs
 from headrace.session.execution.owning import ordered
 from headrace.session.hidden_views import is_part, parts_of
-from headrace.session.names import kind_name, label, names_of
+from headrace.session.names import label, names_of
 from headrace.session.result import Notice, Result
 from headrace.session.rights import CLASSES, EVERYBODY, PRIVILEGES, Rights, default_grants, grants_of
 from headrace.session.stored_roles import PREDEFINED, ROLES_SCHEMA, ROOT, Role, record_of
@@ -137,7 +137,7 @@ def _objects(context: Context, statement: st.Grant) -> Iterable[ObjectRecord]:
         if record is None:
             raise _missing(statement.kind, name)
         if record.content.granted_as != statement.kind:
-            raise WrongObjectType(f'"{name}" is a {kind_name(record)}, not a {statement.kind}')
+            raise WrongObjectType(f'"{name}" is a {record.kind_name}, not a {statement.kind}')
         yield record
 
 
@@ -331,9 +331,9 @@ def check_droppable(context: Context, role: ObjectRecord) -> None:
     lines = []
     for record in context.catalog.state.objects.values():
         if record.owner == role.id:
-            lines.append(f"owner of {kind_name(record)} {label(record)}")
+            lines.append(f"owner of {record.kind_name} {label(record)}")
         elif str(role.id) in (record.grants or ()):
-            lines.append(f"privileges for {kind_name(record)} {label(record)}")
+            lines.append(f"privileges for {record.kind_name} {label(record)}")
     if lines:
         raise DependentObjectsExist(
             f'role "{role.name}" cannot be dropped because some objects depend on it',

@@ -18,7 +18,7 @@ from headrace.session.context import Context
 from headrace.session.execution.assignment import assigned
 from headrace.session.execution.select import describe
 from headrace.session.execution.write_targets import is_required, target_columns
-from headrace.session.names import BoundQuery, kind_name, label, names_of
+from headrace.session.names import BoundQuery, label, names_of
 from headrace.sql import statements as st
 from headrace.sql.binder.spark_text import quoted
 
@@ -55,7 +55,7 @@ def into_table(context: Context, statement: st.CreateSink) -> IntoTable:
     target = names_of(context).get(statement.into)
     if not target.content.writable:
         raise WrongObjectType(
-            f'cannot put the changes into {kind_name(target)} "{label(target)}"', hint="Only tables can be written to."
+            f'cannot put the changes into {target.kind_name} "{label(target)}"', hint="Only tables can be written to."
         )
     options = dict(statement.options)
     if statement.secrets or statement.connection is not None:

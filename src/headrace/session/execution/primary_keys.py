@@ -34,7 +34,7 @@ from headrace.session.execution.dml import batches_of, insert_query
 from headrace.session.execution.handler import Handler, Needs
 from headrace.session.execution.in_transaction import opened
 from headrace.session.execution.kernel_queries import all_of, all_rows
-from headrace.session.names import kind_name, label, names_of
+from headrace.session.names import label, names_of
 from headrace.session.result import Notice, Result
 from headrace.session.transactions import Transaction
 from headrace.sql import statements as st
@@ -73,7 +73,7 @@ def add_primary_key(context: Context, statement: st.AddPrimaryKey) -> Result:
 def _check(context: Context, table: ObjectRecord, columns: tuple[str, ...]) -> None:
     """Raises what is wrong with such a key of such a table."""
     if not isinstance(table.content, TableContent):
-        raise WrongObjectType(f'"{label(table)}" is a {kind_name(table)}: only a table is given a primary key')
+        raise WrongObjectType(f'"{label(table)}" is a {table.kind_name}: only a table is given a primary key')
     if table.primary_key:
         raise StatementError(f'multiple primary keys for table "{label(table)}" are not allowed', sqlstate="42P16")
     if table.content.append_only or table.options:
@@ -91,7 +91,7 @@ def _check(context: Context, table: ObjectRecord, columns: tuple[str, ...]) -> N
         other = context.catalog.state.objects[min(above)]
         raise DependentObjectsExist(
             f'cannot add a primary key to table "{label(table)}" because other objects depend on it',
-            detail=f'{kind_name(other)} "{label(other)}" depends on table "{label(table)}"',
+            detail=f'{other.kind_name} "{label(other)}" depends on table "{label(table)}"',
             hint="Add the key before anything is built on the table: drop what is, and create it again.",
         )
 

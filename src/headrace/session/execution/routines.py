@@ -22,7 +22,7 @@ from headrace.session.context import Context
 from headrace.session.execution.handler import Handler, Needs
 from headrace.session.execution.owning import owned
 from headrace.session.introspection import is_catalog_function
-from headrace.session.names import kind_name, label, names_of
+from headrace.session.names import label, names_of
 from headrace.session.result import Notice, Result
 from headrace.session.system.asking_functions import is_session_function
 from headrace.sql import statements as st
@@ -59,7 +59,7 @@ def create(
         return False
     if old is not None and not (is_function and or_replace):
         raise DuplicateObject(
-            f'"{name.name}" already exists: it is a {kind_name(old)}',
+            f'"{name.name}" already exists: it is a {old.kind_name}',
             hint="CREATE OR REPLACE FUNCTION replaces a function that nothing is built on"
             if is_function else "functions and relations share their names", sqlstate="42723",
         )  # fmt: skip
@@ -88,7 +88,7 @@ def _drop_old(context: Context, old: ObjectRecord) -> None:
     if above:
         raise DependentObjectsExist(
             f"cannot replace function {label(old)} because other objects depend on it",
-            detail="\n".join(f"{kind_name(o)} {label(o)} depends on function {label(old)}" for o in above),
+            detail="\n".join(f"{o.kind_name} {label(o)} depends on function {label(old)}" for o in above),
             hint="create the new one under another name, or drop what depends on the old one first",
         )
     forget(context, old)

@@ -27,7 +27,7 @@ from headrace.session.context import Context
 from headrace.session.execution.copying import check_lists
 from headrace.session.execution.handler import Handler, Needs
 from headrace.session.execution.select import outrun
-from headrace.session.names import kind_name, label, names_of
+from headrace.session.names import label, names_of
 from headrace.session.result import Result, ResultColumn
 from headrace.sql import statements as st
 from headrace.sql.subscriptions import duration_ms
@@ -81,7 +81,7 @@ def with_retention(record: ObjectRecord, relation: ObjectRecord, text: str) -> O
 
 def _require_readable(context: Context, record: ObjectRecord, name: object) -> None:
     if not record.content.keeps_rows:
-        raise WrongObjectType(f'"{name}" is a {kind_name(record)}: changes are those of tables and materialized views')
+        raise WrongObjectType(f'"{name}" is a {record.kind_name}: changes are those of tables and materialized views')
     context.rights.require("r", record)
 
 
@@ -281,7 +281,7 @@ def declare(context: Context, statement: st.DeclareSubscriptionCursor) -> Result
         raise UndefinedObject(f'subscription "{statement.subscription}" does not exist')
     if not isinstance(found.content, SubscriptionContent):
         raise WrongObjectType(
-            f'"{statement.subscription}" is a {kind_name(found)}',
+            f'"{statement.subscription}" is a {found.kind_name}',
             hint=f"CREATE SUBSCRIPTION ... FROM {label(found)} WITH (retention = '1 day')",
         )
     context.rights.require_in("U", found.schema)

@@ -12,7 +12,7 @@ from headrace.session.execution.handler import Handler, InScript, Needs, Server
 from headrace.session.execution.in_transaction import Written, run_writing
 from headrace.session.execution.kernel_queries import all_rows
 from headrace.session.execution.write_targets import writable_table
-from headrace.session.names import kind_name, names_of
+from headrace.session.names import names_of
 from headrace.session.result import Result
 from headrace.session.transactions import Transaction
 from headrace.sql import statements as st
@@ -47,7 +47,7 @@ def maintain(context: Context, statement: st.Maintain) -> Result:
         record = names_of(context).get(name)
         is_index = statement.verb == "REINDEX" and isinstance(record.content, IndexContent)
         if not record.content.keeps_rows and not is_index:
-            raise WrongObjectType(f'"{name}" is a {kind_name(record)}: it has no rows to look after')
+            raise WrongObjectType(f'"{name}" is a {record.kind_name}: it has no rows to look after')
         context.rights.require_owner(record)
     return Result(statement.tag)
 

@@ -15,7 +15,7 @@ from headrace.common.texts import text_of
 from headrace.dataflow.operators.table_write import null_in
 from headrace.errors import HeadraceError, StatementError, UndefinedColumn, WrongObjectType
 from headrace.session.context import Context
-from headrace.session.names import kind_name, label, names_of
+from headrace.session.names import label, names_of
 from headrace.sql import statements as st
 from headrace.sql.dml import Returning
 from headrace.sql.parser import parse_query
@@ -41,7 +41,7 @@ def writable_table(context: Context, name: TableName, verb: str, letters: str) -
     record = names_of(context).get(name)
     if not record.content.writable:
         raise WrongObjectType(
-            f'cannot {verb} {kind_name(record)} "{label(record)}"', hint="Only tables can be written to."
+            f'cannot {verb} {record.kind_name} "{label(record)}"', hint="Only tables can be written to."
         )
     context.rights.require(letters, record)
     return record

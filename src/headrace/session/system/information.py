@@ -95,7 +95,7 @@ def _rw_relations(context: Context) -> Rows:
     schemas = namespaces(context)
     for o in relations(context):
         yield {"id": o.id, "name": o.name, "schema_id": schemas.get(o.schema, 2200), "owner": owner_oid(o),
-               "definition": definition_of(o), "relation_type": o.kind.replace("_", " "),
+               "definition": definition_of(o), "relation_type": o.kind_name,
                "created_at": moment(o.created_ms)}  # fmt: skip
 
 
