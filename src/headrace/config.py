@@ -241,6 +241,9 @@ class Settings(BaseSettings):
         ge=0,
     )
     max_concurrent_queries: int = _runtime(4, "Queries that Spark runs at once; more wait their turn.", ge=1)
+    kept_spark_plans: int = _runtime(
+        100, "Plans of queries on Spark that are kept for when the same is asked again; 0: none.", ge=0
+    )
     max_result_rows: int = _runtime(0, "Most rows that a query may return; more are error 54000; 0: no limit.", ge=0)
     cursor_memory_bytes: int = _runtime(
         64 << 20, "Most bytes of rows that a cursor keeps to scroll, or when it is held over its transaction.", ge=1

@@ -53,6 +53,7 @@ rights.py        what a role may do to an object
 Queries and streams:
 
 engine.py        queries on Spark
+kept_queries.py  plans of queries on Spark that are asked again
 kernel_plans.py  plans by which kernels compute queries over one table
 frame_views.py   views from DataFrames and from Spark SQL
 shared_plans.py  plans of reads, for all sessions to which a text means the same

@@ -23,7 +23,8 @@ from headrace.plan.catalyst.bridge import PLANNING_CONF
 from headrace.plan.catalyst.java_calls import cancel_jobs, set_property
 from headrace.plan.failures import translate
 from headrace.session.keeper import SparkKeeper
-from headrace.session.leaves import RelationFunction, SourceFunction, StateFunction
+from headrace.session.kept_queries import KeptQueries, Leaf
+from headrace.session.leaves import TOLD, RelationFunction, SourceFunction, StateFunction, ToldFunction
 from headrace.session.result import ResultColumn
 from headrace.session.scans import scan_of, slices_of
 from headrace.sql.binder.spark_text import quoted
@@ -50,21 +51,31 @@ class Engine:
         self._numbers = itertools.count(1)
         self.sessions: list[SparkSession] = []
         """All Spark sessions in which queries run: for queries over few rows, and for others."""
+        self.application = 0
+        """Which Spark it is that queries run in."""
+        self.kept = KeptQueries()
 
     def renew(self, spark: SparkSession) -> None:
         """Run queries in another Spark application from now on."""
         self.parallelism = self._fixed or cores_of(spark)
         self.sessions = [_session(spark, self.parallelism, most) for most in ("10485760", "-1")]
+        self.application += 1
+        self.kept.clear()
 
-    def _session(self, small: bool) -> SparkSession:
+    def session_of(self, small: bool) -> SparkSession:
+        """The session for queries over few rows, or for others."""
         if not self.sessions:
             raise SparkLost("Spark has not started yet", hint="run the statement again")
         return self.sessions[0 if small else 1]
 
     def session_for(self, snapshot: Snapshot | None) -> SparkSession:
         """The session for a query over a snapshot."""
-        rows = sum(ref.rows for t in snapshot.tables.values() for ref in t.refs) if snapshot is not None else 0
-        return self._session(rows <= _SMALL_ROWS)
+        return self.session_of(is_small(snapshot))
+
+    def told_leaf(self, spark: SparkSession, leaf: Leaf) -> DataFrame:
+        """A stored relation as of the snapshot that the job tells of."""
+        columns = [Column(n, t) for n, t in zip(leaf.scan.names, leaf.types, strict=True)]
+        return _mapped(spark, ToldFunction(leaf.scan, leaf.relation), leaf.scan.parallelism, columns)
 
     def table_leaf(self, spark: SparkSession, relation: int, table: SnapshotTable, names: Sequence[str]) -> DataFrame:
         """A stored relation's columns `names` as of its snapshot."""
@@ -123,7 +134,13 @@ class Engine:
 
     def analyze(self, text: str) -> list[ResultColumn]:
         """The columns of a query in Spark SQL, without running it."""
-        return columns_of(self._session(True).sql(text))
+        return columns_of(self.session_of(True).sql(text))
+
+
+def is_small(snapshot: Snapshot | None) -> bool:
+    """Whether a query over a snapshot may copy relations to every task."""
+    rows = sum(ref.rows for t in snapshot.tables.values() for ref in t.refs) if snapshot is not None else 0
+    return rows <= _SMALL_ROWS
 
 
 READING_CONF: Final = {
@@ -195,6 +212,21 @@ class Jobs:
             with suppress(*UNANSWERED):  # Spark may have ended
                 for key in ("spark.scheduler.pool", "spark.jobGroup.id", "spark.job.description"):
                     set_property(context, key, None)
+
+    @contextmanager
+    def telling(self, told: str | None) -> Iterator[None]:
+        """Jobs that this thread starts inside the block tell their leaves what to read; None is nothing."""
+        session = self._keeper.session
+        if told is None or session is None:
+            yield
+            return
+        context = session.sparkContext
+        set_property(context, TOLD, told)
+        try:
+            yield
+        finally:
+            with suppress(*UNANSWERED):
+                set_property(context, TOLD, None)
 
     def cancel(self) -> None:
         """Stop what runs, and what is about to."""

@@ -92,6 +92,7 @@ class Instance:
                 root, host = asking_for_proof(root), driver_host(spark)
             self.planner = Planner()
             self.engine = Engine(root, settings.parallelism)
+            self.engine.kept.limit(settings.kept_spark_plans)
             self.kernels = KernelPlans()
             # Of a session that is the caller's it is not known what its plans follow from.
             plans = None if start is None else _plan_files(settings)
@@ -146,6 +147,7 @@ class Instance:
     def _use(self, settings: Settings) -> None:
         self.coordinator.configure(settings)
         self.turns.resize(settings.max_concurrent_queries)
+        self.engine.kept.limit(settings.kept_spark_plans)
         set_level(settings.log_level)
 
     @property

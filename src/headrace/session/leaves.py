@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import field
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import field, replace
+from typing import Final
 
 import pyarrow as pa
 
@@ -31,6 +33,44 @@ class RelationFunction:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """This task's slice."""
         yield from self.scan(batches)
+
+
+TOLD: Final = "headrace.snapshot"
+"""The local property of a Spark job that says what its leaves read."""
+
+
+@dataclass
+class ToldFunction:
+    """A relation in the snapshot that the Spark job tells of, as a function for `mapInArrow`: the same for all."""
+
+    scan: SnapshotScan
+    """Without runs and epoch."""
+    relation: int
+
+    def __post_init__(self) -> None:
+        self.__name__ = snapshot_name(self.relation)
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """This task's slice."""
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None
+        text = context.getLocalProperty(TOLD)
+        assert text is not None, "who runs a plan that is kept tells what its leaves read"
+        as_of, refs = json.loads(text)[str(self.relation)]
+        found = replace(self.scan, as_of=as_of, refs=tuple(RunRef.from_json(ref) for ref in refs))
+        yield from found(batches)
+
+
+def blank(scan: SnapshotScan) -> SnapshotScan:
+    """How a relation is read, without the snapshot: that is told."""
+    return replace(scan, as_of=0, refs=())
+
+
+def told_runs(scans: Mapping[int, SnapshotScan]) -> str:
+    """What relations are to be read as, for tasks."""
+    return json.dumps({i: [scan.as_of, [ref.to_json() for ref in scan.refs]] for i, scan in scans.items()})
 
 
 @dataclass

@@ -243,6 +243,11 @@ class BoundQuery:
             raise
 
     @property
+    def by_binder(self) -> bool:
+        """Whether the binder says what the query and all views in it mean."""
+        return all(p._typed and not p._emulates() and p.query.offset is not None for p in self.parts())
+
+    @property
     def typed(self) -> bool:
         """Whether the binder says what the query itself means, views in it aside."""
         if self._emulates() or self.query.offset is None:

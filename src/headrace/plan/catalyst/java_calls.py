@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any, cast
 
@@ -44,9 +44,18 @@ def stream(frame: DataFrame) -> Iterator[pa.RecordBatch]:
     The first batch comes when all are computed, so that an error on any row comes before the first row. One
     partition at a time is in memory.
     """
+    yield from streamed(frame, arrow_schema(frame), lambda: frame._jdf.toArrowBatchRdd())
+
+
+def arrow_schema(frame: DataFrame) -> pa.Schema:
+    """What the rows of a DataFrame are in Arrow."""
+    return to_arrow_schema(frame.schema, timezone="UTC")
+
+
+def streamed(frame: DataFrame, schema: pa.Schema, computing: Callable[[], JavaObject]) -> Iterator[pa.RecordBatch]:
+    """The same of what else computes the rows of a frame, as Java's RDD of Arrow's messages."""
     jvm: JVMView = frame.sparkSession._jvm
-    schema = to_arrow_schema(frame.schema, timezone="UTC")
-    rdd = frame._jdf.toArrowBatchRdd()
+    rdd = computing()
     rdd.persist(jvm.org.apache.spark.storage.StorageLevel.MEMORY_AND_DISK_SER())
     try:
         if int(rdd.count()):
@@ -83,4 +92,13 @@ class LeafHold:
             return True
 
 
-__all__ = ["LeafHold", "cancel_jobs", "physical_text", "register_function", "stream"]
+__all__ = [
+    "LeafHold",
+    "arrow_schema",
+    "cancel_jobs",
+    "physical_text",
+    "register_function",
+    "set_property",
+    "stream",
+    "streamed",
+]

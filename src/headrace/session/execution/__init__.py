@@ -7,6 +7,7 @@ Queries:
 
 query_statement.py  a query as a statement: plan, parameters, columns, EXPLAIN
 select.py           SELECT: from a resolved query to a result
+spark_queries.py    queries on Spark: DataFrames over a snapshot, plans that are kept
 snapshots.py        what a query reads, pinned for as long as it reads
 as_of.py            FOR SYSTEM_TIME AS OF: which epoch a query asks for
 points.py           rows by a key, through a primary key or an index

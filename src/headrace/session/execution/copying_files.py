@@ -37,8 +37,8 @@ from headrace.session.execution.defaults import default_values, left_out
 from headrace.session.execution.handler import Handler, InScript, Needs
 from headrace.session.execution.in_transaction import run_writing
 from headrace.session.execution.large_writes import insert_frame
-from headrace.session.execution.select import frame_of
 from headrace.session.execution.snapshots import open_snapshot
+from headrace.session.execution.spark_queries import frame_of
 from headrace.session.execution.write_targets import target_columns, target_table
 from headrace.session.introspection import asked
 from headrace.session.names import BoundQuery, names_of

@@ -34,8 +34,9 @@ from headrace.session.context import Context
 from headrace.session.execution.assignment import assigned
 from headrace.session.execution.defaults import beside
 from headrace.session.execution.kernel_queries import AssignedQuery, kernels_over_table
-from headrace.session.execution.select import describe, frame_of
+from headrace.session.execution.select import describe
 from headrace.session.execution.snapshots import open_snapshot
+from headrace.session.execution.spark_queries import frame_of
 from headrace.session.execution.write_targets import is_required
 from headrace.session.names import BoundQuery, label
 from headrace.session.result import ResultColumn

@@ -11,8 +11,9 @@ from headrace.errors import HeadraceError
 from headrace.plan.catalyst.java_calls import physical_text
 from headrace.session.context import Context
 from headrace.session.execution.handler import Columns, Handler, Needs, Types
-from headrace.session.execution.select import describe_query, frame_of, select
+from headrace.session.execution.select import describe_query, select
 from headrace.session.execution.snapshots import open_snapshot
+from headrace.session.execution.spark_queries import frame_of
 from headrace.session.introspection import parameter_types_of
 from headrace.session.names import BoundQuery, names_of
 from headrace.session.reading.explaining import explained

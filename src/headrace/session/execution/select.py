@@ -7,23 +7,19 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
-from sqlglot import exp
 
-from headrace.catalog.records import ObjectRecord
-from headrace.common.columns import Column
 from headrace.errors import ObjectMissing, SerializationFailure, TooManyRows
 from headrace.plan.catalyst.java_calls import stream
 from headrace.session.context import Context
 from headrace.session.engine import columns_of
 from headrace.session.execution.simple import constant_row
 from headrace.session.execution.snapshots import open_snapshot
+from headrace.session.execution.spark_queries import computed, frame_of, rows_on_spark
 from headrace.session.introspection import asked
-from headrace.session.names import BoundQuery, Target, names_of, null_relation
+from headrace.session.names import BoundQuery, names_of, null_relation
 from headrace.session.reading.read_planning import PlannedRead, plan_read, read_here
 from headrace.session.result import Notice, Result, ResultColumn, closing_if_possible
 from headrace.session.system.asking_functions import localize
-from headrace.session.system.state_relations import StateRelation
 from headrace.sql import statements as st
 from headrace.sql.query import Query
 
@@ -156,9 +152,8 @@ def _select_otherwise(context: Context, query: Query) -> Result:
     bound = BoundQuery(query, names_of(context))
     with ExitStack() as stack:
         snapshot = open_snapshot(context, bound, stack)
-        frame = frame_of(context, bound, snapshot)
-        columns, batches = bound.with_origins(columns_of(frame)), _computed(context, frame, query.text)
-        return _result(context, columns, batches, snapshot, stack)
+        columns, batches = rows_on_spark(context, bound, snapshot)
+        return _result(context, bound.with_origins(columns), batches, snapshot, stack)
 
 
 def _sized(context: Context, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -177,25 +172,13 @@ def _sized(context: Context, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.R
                 yield batch.slice(start, batch_rows)
 
 
-def _computed(context: Context, frame: DataFrame, text: str) -> Iterator[pa.RecordBatch]:
-    with context.jobs.running(text):
-        batches = stream(frame)
-        with closing_if_possible(batches):
-            with context.turns.one(context.check):
-                # All rows are computed before the first one comes; how fast the client takes them is its own matter.
-                first = next(batches, None)
-            if first is not None:
-                yield first
-                yield from batches
-
-
 def compute(context: Context, bound: BoundQuery, wrap: Callable[[list[ResultColumn], str], str]) -> pa.Table:
     """All rows of a query after `wrap` has put more Spark SQL around its text."""
     with ExitStack() as stack:
         snapshot = open_snapshot(context, bound, stack)
         found = describe(context, bound)
         frame = frame_of(context, bound, snapshot, lambda text: wrap(found, text))
-        batches = list(_computed(context, frame, bound.query.text))
+        batches = list(computed(context, bound.query.text, stream(frame)))
         columns = columns_of(frame)
     if not batches:
         return Result("", columns).table()
@@ -204,8 +187,13 @@ def compute(context: Context, bound: BoundQuery, wrap: Callable[[list[ResultColu
 
 def describe(context: Context, bound: BoundQuery) -> list[ResultColumn]:
     """The columns of a query, without running it."""
-    with context.jobs.running(bound.query.text):
-        return context.engine.analyze(bound.spark(lambda target: null_relation(target.columns)))
+    text, kept = bound.spark(lambda target: null_relation(target.columns)), context.engine.kept
+    columns = kept.columns(text)
+    if columns is None:
+        with context.jobs.running(bound.query.text):
+            columns = tuple(context.engine.analyze(text))
+        kept.describe(text, columns)
+    return list(columns)
 
 
 def describe_query(context: Context, query: Query) -> list[ResultColumn]:
@@ -222,64 +210,3 @@ def describe_query(context: Context, query: Query) -> list[ResultColumn]:
         return constant[0]
     bound = BoundQuery(query, names_of(context))
     return bound.with_origins(describe(context, bound))
-
-
-def frame_of(
-    context: Context, bound: BoundQuery, snapshot: Snapshot | None, wrap: Callable[[str], str] = str
-) -> DataFrame:
-    """The query over a snapshot as a Spark DataFrame."""
-    engine = context.engine
-    mentioned = _mentioned(bound)
-    frames: dict[int, DataFrame] = {}
-    with context.jobs.running(bound.query.text):
-        spark = engine.session_for(snapshot)
-        for i, relation in bound.state_tables().items():
-            assert snapshot is not None
-            names = pruned(relation.columns, mentioned)
-            frames[i] = engine.state_leaf(spark, snapshot.tables[i], relation.columns, names)
-        for record in bound.relations().values():
-            assert snapshot is not None
-            names = pruned(record.columns, mentioned)
-            if record.content.external:
-                secrets = context.coordinator.secrets(record.secrets)
-                offsets = snapshot.sources.get(record.id, {})
-                frames[record.id] = engine.source_leaf(spark, record, offsets, names, secrets)
-            else:
-                frames[record.id] = engine.table_leaf(spark, record.id, snapshot.tables[record.id], names)
-        with engine.views(frames) as labels:
-            return spark.sql(wrap(bound.spark(lambda target: _leaf(context, target, labels, mentioned))))
-
-
-def _leaf(context: Context, target: Target, labels: dict[int, str], mentioned: frozenset[str] | None) -> str:
-    if isinstance(target, StateRelation):
-        return labels[target.table_id]
-    if isinstance(target, ObjectRecord):
-        return labels[target.id]
-    return target.text(context, pruned(target.columns, mentioned))
-
-
-def pruned(columns: Sequence[Column], mentioned: frozenset[str] | None) -> list[str]:
-    """The names of the columns to read; at least one."""
-    if mentioned is None:
-        return [c.name for c in columns]
-    return [c.name for c in columns if c.name in mentioned] or [columns[0].name]
-
-
-def _mentioned(bound: BoundQuery) -> frozenset[str] | None:
-    """Every identifier of the query and its views; None where it may mean columns that it does not name."""
-    found: set[str] = set()
-    for query in bound.queries():
-        tree = query.tree
-        for node in tree.walk():
-            if isinstance(node, exp.Star) and not isinstance(node.parent, exp.Count):
-                return None
-            if isinstance(node, exp.TableAlias) and node.args.get("columns") and isinstance(node.parent, exp.Table):
-                return None  # its columns go by other names
-            if isinstance(node, exp.Join) and str(node.args.get("method") or "").upper() == "NATURAL":
-                return None
-            if isinstance(node, exp.Identifier):
-                found.add(node.name)
-        aliases = {t.alias_or_name for t in tree.find_all(exp.Table)}
-        if any(c.name in aliases and not c.table for c in tree.find_all(exp.Column)):
-            return None
-    return frozenset(found)
