@@ -23,7 +23,7 @@ from headrace.plan.catalyst.bridge import PLANNING_CONF
 from headrace.plan.catalyst.java_calls import cancel_jobs, set_property
 from headrace.plan.failures import translate
 from headrace.session.keeper import SparkKeeper
-from headrace.session.kept_queries import KeptQueries, Leaf
+from headrace.session.kept_queries import KeptQueries, ToldLeaf
 from headrace.session.leaves import TOLD, RelationFunction, SourceFunction, StateFunction, ToldFunction
 from headrace.session.result import ResultColumn
 from headrace.session.scans import scan_of, slices_of
@@ -72,7 +72,7 @@ class Engine:
         """The session for a query over a snapshot."""
         return self.session_of(is_small(snapshot))
 
-    def told_leaf(self, spark: SparkSession, leaf: Leaf) -> DataFrame:
+    def told_leaf(self, spark: SparkSession, leaf: ToldLeaf) -> DataFrame:
         """A stored relation as of the snapshot that the job tells of."""
         columns = [Column(n, t) for n, t in zip(leaf.scan.names, leaf.types, strict=True)]
         return _mapped(spark, ToldFunction(leaf.scan, leaf.relation), leaf.scan.parallelism, columns)

@@ -26,7 +26,7 @@ DESCRIBED_AT_MOST: Final = 1_000
 """Texts of which it is known what columns they give."""
 
 
-class Leaf(NamedTuple):
+class ToldLeaf(NamedTuple):
     """How a stored relation is read, whatever is in it."""
 
     relation: int
@@ -42,7 +42,7 @@ class Shape(NamedTuple):
     text: str
     small: bool
     """Whether Spark may copy relations to every task: there are few rows."""
-    leaves: tuple[Leaf, ...]
+    leaves: tuple[ToldLeaf, ...]
     application: int
     """Which Spark it is."""
 

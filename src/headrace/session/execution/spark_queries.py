@@ -16,7 +16,7 @@ from headrace.plan.catalyst.java_calls import stream
 from headrace.plan.catalyst.kept import KeptPlan
 from headrace.session.context import Context
 from headrace.session.engine import columns_of, is_small
-from headrace.session.kept_queries import CHARS_AT_MOST, KeptQuery, Leaf, Shape
+from headrace.session.kept_queries import CHARS_AT_MOST, KeptQuery, Shape, ToldLeaf
 from headrace.session.leaves import blank, told_runs
 from headrace.session.names import BoundQuery, Target
 from headrace.session.result import ResultColumn, closing_if_possible
@@ -97,7 +97,7 @@ def _shape(
     context: Context, bound: BoundQuery, snapshot: Snapshot | None, scans: Mapping[int, SnapshotScan]
 ) -> Shape:  # fmt: skip
     types = {record.id: {c.name: c.type for c in record.columns} for record in bound.relations().values()}
-    leaves = [Leaf(i, blank(scan), tuple(types[i][n] for n in scan.names)) for i, scan in sorted(scans.items())]
+    leaves = [ToldLeaf(i, blank(scan), tuple(types[i][n] for n in scan.names)) for i, scan in sorted(scans.items())]
     labels = {i: f"`\1{i}`" for i in scans}  # as nothing else is called
     text = bound.spark(lambda target: _leaf(context, target, labels, None))
     return Shape(text, is_small(snapshot), tuple(leaves), context.engine.application)
