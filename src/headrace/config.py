@@ -148,6 +148,11 @@ class Settings(BaseSettings):
     max_rows_per_epoch: int = _runtime(
         1_000_000, "Most input rows that a job takes in at one go; more are taken in by steps.", ge=1
     )
+    max_mb_per_epoch: int = _runtime(
+        512,
+        "Most MiB of input, about, that a source is bound for and a job takes in at one go; at least one row.",
+        ge=1,
+    )
     max_in_flight_epochs: int = _runtime(
         2, "Epochs of one group under way at once: one runs while those before it are committed.", ge=1
     )

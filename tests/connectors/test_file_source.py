@@ -394,3 +394,65 @@ def test_only_the_columns_that_are_asked_for_are_read(tmp_path):
     assert read.batch.to_pylist() == [{"a": 1, "b": "x", "c": 2, "d": 3}]
     with pytest.raises(SourceError, match="no column e"):
         list(read_piece(piece, [*columns, Column("e", "string")], TextOptions(), {"a"}))
+
+
+def bound_by_bytes(src: Source, most_bytes: int, max_rows: int | None = None) -> list[tuple[int, int]]:
+    """Rows and bytes of each binding, until all is bound; together they read all rows once, in order."""
+    taken, after, found = [], {}, []
+    for _ in range(1000):
+        binding = src.latest_offsets(json.loads(json.dumps(after)), Admission(max_rows, most_bytes), 0)
+        if binding.offsets == after:
+            break
+        read = rows(src, after, binding.offsets)
+        found += read
+        taken.append((len(read), src.bytes_between(after, binding.offsets) or 0))
+        assert binding.behind or binding.finished or binding.rows is not None
+        after = binding.offsets
+    assert sorted(found) == sorted(all_rows(src))
+    return taken
+
+
+@pytest.mark.parametrize("name", ["a.json", "a.csv", "a.json.gz"])
+@pytest.mark.parametrize("most_bytes", [1, 150, 1_000, 100_000, 10_000_000])
+def test_text_is_bound_by_its_bytes(tmp_path: Path, name: str, most_bytes: int) -> None:
+    """At least a record, and no more than the limit but for a single one."""
+    opened = gzip.open if name.endswith("gz") else open
+    count = 12 if most_bytes < 1000 else 3000
+    with opened(tmp_path / name, "wt") as out:  # type: ignore[operator]
+        if "csv" in name:
+            out.write("id,name,price\n")
+        for i in range(count):
+            text = "x" * (i * 7 % 90)
+            out.write(f"{i},{text},1\n" if "csv" in name else json.dumps({"id": i, "name": text, "price": 1}) + "\n")
+    taken = bound_by_bytes(source(tmp_path), most_bytes)
+    assert sum(n for n, _ in taken) == count
+    assert all(size <= most_bytes or n <= 1 for n, size in taken)
+    if most_bytes == 100_000:
+        assert all(size > 90_000 for _, size in taken[:-1]), "no smaller than it has to be"
+    if most_bytes == 10_000_000:
+        assert len(taken) == 1
+
+
+@pytest.mark.parametrize("multiline", ["true", "false"])
+def test_wide_records_are_bound_one_by_one_where_they_are_too_wide(tmp_path: Path, multiline: str) -> None:
+    (tmp_path / "a.csv").write_text("id,name,price\n" + "".join(f"{i},{'y' * 200_000},1\n" for i in range(20)))
+    src = source(tmp_path, multiline=multiline)
+    assert [n for n, _ in bound_by_bytes(src, 100)][-3:] == [1, 1, 1]
+    assert max(n for n, _ in bound_by_bytes(src, 1_000_000)) in (4, 5)
+
+
+def test_files_are_bound_as_long_as_they_fit(tmp_path: Path) -> None:
+    """Small ones together, a large one after them by parts; Parquet by its share of rows."""
+    for i, size in enumerate((10, 10, 3000, 10)):
+        write(tmp_path / f"{i}.csv", "csv", [*range(i * 10_000, i * 10_000 + size)])
+        os.utime(tmp_path / f"{i}.csv", (i, i))
+    taken = bound_by_bytes(source(tmp_path), 20_000)
+    assert sum(n for n, _ in taken) == 3030 and all(size <= 20_000 for _, size in taken) and len(taken) < 9
+    folder = tmp_path / "rows"
+    folder.mkdir()
+    write(folder / "a.parquet", "parquet", [*range(1000)])
+    size = (folder / "a.parquet").stat().st_size
+    assert [n for n, _ in bound_by_bytes(source(folder), size // 4 + 1)] == [250, 250, 250, 250]
+    assert [n for n, _ in bound_by_bytes(source(folder), size)] == [1000]
+    assert [n for n, _ in bound_by_bytes(source(folder), size, 600)] == [600, 400]
+    assert {n for n, _ in bound_by_bytes(source(folder), 1)} == {1}

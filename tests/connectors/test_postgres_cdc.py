@@ -52,8 +52,8 @@ class Followed:
     def run(self, *statements: str) -> None:
         self.server.execute(*(s.replace("#", self.table) for s in statements))
 
-    def bind(self, rows: int | None = None) -> Binding:
-        return self.source.latest_offsets(self.at, Admission(rows), 0)
+    def bind(self, rows: int | None = None, size: int | None = None) -> Binding:
+        return self.source.latest_offsets(self.at, Admission(rows, size), 0)
 
     def read(self, from_: Offsets, to: Offsets) -> list[dict[str, Any]]:
         tasks = self.source.plan(from_, to, 4)
@@ -66,9 +66,9 @@ class Followed:
                 found += self.source.gone(held, task).batch.to_pylist()
         return found
 
-    def take(self, rows: int | None = None) -> int:
+    def take(self, rows: int | None = None, size: int | None = None) -> int:
         """Bind, read twice, keep, commit."""
-        bound = self.bind(rows)
+        bound = self.bind(rows, size)
         found = self.read(self.at, bound.offsets)
         if self.at:
             assert str(self.read(self.at, bound.offsets)) == str(found)
@@ -119,13 +119,13 @@ def test_what_happens_between_slot_and_content_counts_once(server: Postgres) -> 
 
 
 def test_content_is_read_by_several_tasks(server: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(content_parts, "LEAST_BLOCKS", 2)
+    monkeypatch.setattr(content_parts, "LEAST_BYTES", 2 * 8192)
     followed = Followed(server)
     followed.run("INSERT INTO # SELECT i, repeat('x', 500) FROM generate_series(1, 300) AS g(i)")
     first = followed.bind().offsets
     assert not followed.source.whole(first)
     tasks = followed.source.plan({}, first, 4)
-    assert len(tasks) == 4 and len(followed.source.plan({}, first, 100)) == first["blocks"] // 2
+    assert len(tasks) == 4 and len(followed.source.plan({}, first, 100)) == first["size"] // (2 * 8192)
 
     def ids(task: ReadTask) -> list[int]:
         return [row["id"] for made in followed.source.read(task) for row in made.batch.to_pylist()]
@@ -169,6 +169,40 @@ def test_transactions_are_whole_and_in_order(server: Postgres) -> None:
     followed.take(rows=10)  # fewer than the transaction has
     assert len(followed.rows()) == 501
     followed.take(rows=10)
+    assert followed.rows() == followed.truth()
+
+
+def test_as_many_transactions_are_bound_as_bytes_allow(server: Postgres) -> None:
+    """Whole ones, at least one; what is left is told, and comes next, though it be of other tables."""
+    followed = Followed(server)
+    followed.take()
+    followed.take()  # what has happened meanwhile is bound whole
+    for i in range(0, 30, 3):
+        followed.run(f"INSERT INTO # SELECT i, repeat('x', 1000) FROM generate_series({i}, {i + 2}) AS g(i)")
+    took = []
+    while followed.take(size=8_000):
+        took.append(len(followed.rows()))
+    assert took == [6, 12, 18, 24, 30] and followed.rows() == followed.truth()
+    assert not followed.bind(size=8_000).behind
+    followed.run("INSERT INTO # SELECT i, repeat('y', 1000) FROM generate_series(100, 149) AS g(i)")
+    followed.run("TRUNCATE #", "INSERT INTO # VALUES (1, 'last')")
+    assert followed.bind(size=8_000).behind and followed.bind(rows=10, size=1 << 30).behind
+    assert followed.take(size=8_000) == 50 and len(followed.rows()) == 80
+    while followed.take(size=60):
+        pass
+    assert followed.rows() == followed.truth() == {1: "last"}
+
+
+def test_content_says_how_much_it_is_with_what_is_stored_out_of_line(server: Postgres) -> None:
+    followed = Followed(server)
+    followed.run("ALTER TABLE # ALTER v SET STORAGE EXTERNAL",
+                 "INSERT INTO # SELECT i, repeat(md5(i::text), 5000) FROM generate_series(1, 60) AS g(i)")  # fmt: skip
+    first = followed.bind().offsets
+    size, rows = followed.source.bytes_between({}, first), followed.source.rows_between({}, first)
+    assert size is not None and 60 * 160_000 < size < 2 * 60 * 160_000 and rows is not None
+    assert followed.source.bytes_between(first, first) is None
+    assert len(followed.source.plan({}, first, 10)) == 1, "a block of it, of which the rows are wide"
+    followed.take()
     assert followed.rows() == followed.truth()
 
 

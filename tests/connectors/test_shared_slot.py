@@ -9,7 +9,7 @@ import numpy as np
 from headrace.connectors.base import EMPTIED, FollowingTable, Offsets
 from headrace.connectors.postgres.pgoutput import Decoder
 from headrace.connectors.postgres.slot_sharing import CAUGHT_UP, LSN, TABLE, Joining, SharedTables, Transactions
-from headrace.connectors.postgres.stretch import Collector, Recent, Stretch
+from headrace.connectors.postgres.stretch import KEPT_BYTES, Collector, Recent, Stretch
 
 ANN, BOB = 11, 12
 Told = list[tuple[int, bytes]]
@@ -42,11 +42,13 @@ LOG: Told = [
 ]  # fmt: skip
 
 
-def stretch(log: Told = LOG, low: int = 5, end: int | None = 60, whole: bool = True) -> Stretch:
+def stretch(log: Told = LOG, low: int = 5, end: int | None = 60, before: int = 0) -> Stretch:
+    """What a collector makes of a log, with so many bytes before it."""
     collector = Collector()
+    sizes = before + np.cumsum([len(data) for _, data in log])
     for first in range(0, len(log), 3):
         places, data = zip(*log[first : first + 3])
-        collector.add(np.array(places, np.int64), list(data), whole)
+        collector.add(np.array(places, np.int64), list(data), sizes[first : first + 3])
     return collector.stretch(low, end)
 
 
@@ -57,6 +59,23 @@ def test_changes_are_counted_by_table_and_transaction() -> None:
     assert found.high == 60 and stretch(end=None).high == 50, "what has not come whole does not count"
     assert stretch(end=45).count(ANN, 0) == 2
     assert [found.pending(low) for low in (0, 20, 35, 60)] == [0, 3, 7, 10]
+
+
+def test_a_stretch_ends_with_the_last_transaction_that_a_limit_lets_in() -> None:
+    found = stretch()
+    lengths = dict(zip(found.commits.tolist(), found.sizes.tolist()))
+    for low in (0, 20, 30, 40):
+        begun = lengths.get(low, 0)
+        for most in range(0, lengths[50] + 2):
+            within = found.within(low, most)
+            fit = [at for at in lengths if at > low and lengths[at] - begun <= most]
+            assert within.high == (60 if 50 in fit else max(fit, default=min(at for at in lengths if at > low)))
+    assert found.within(0, None) is found and found.within(50, 0) is found
+    cut = found.within(0, lengths[30])
+    assert cut.high == 30 and cut.count(ANN, 0) == 2 and cut.emptied(ANN, 0) == 0 and found.emptied(ANN, 0) == 41
+    assert cut.share(ANN, 5, 60) is None, "it does not reach so far"
+    part, whole = cut.share(ANN, 5, 30), found.share(ANN, 5, 30)
+    assert part is not None and whole is not None and part.data == whole.data
 
 
 def values(table: int, low: int, high: int) -> list[str]:
@@ -79,7 +98,7 @@ def test_what_is_not_all_there_is_not_shared() -> None:
     recent.keep("s", stretch())
     assert recent.share("s", ANN, 5, 60) is not None and recent.share("other", ANN, 5, 60) is None
     assert recent.share("s", ANN, 4, 60) is None and recent.share("s", ANN, 5, 61) is None
-    recent.keep("s", stretch(whole=False))
+    recent.keep("s", stretch(before=KEPT_BYTES))
     assert recent.share("s", ANN, 5, 60) is None
     recent.forget("s")
     assert recent.share("s", ANN, 5, 60) is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
+from itertools import pairwise
 
 import pytest
 
@@ -36,6 +37,7 @@ class Follow:
         self.source = PostgresSlot(self.options, [])
         self.source.claim()
         self.after: Offsets = {}
+        self.most_bytes: int | None = None
         self.bound: dict[str, Offsets] = {}
         self.rows: dict[str, set[int]] = {}
         self.added: dict[str, tuple[str, ...]] = {}
@@ -57,7 +59,7 @@ class Follow:
                 self.after,
                 {i: FollowingTable(self.of(n), ("id",), self.bound[n], self.bound[n] or None, ("id", "v"))
                  for i, n in enumerate(names)},
-                Admission(1_000_000),
+                Admission(1_000_000, self.most_bytes),
             )  # fmt: skip
             self.after, self.added = found.offsets, {names[i]: more for i, more in found.added.items() if more}
             for i, binding in found.tables.items():
@@ -98,6 +100,30 @@ def test_what_a_limit_has_cut_is_gone_beyond(logical: Postgres) -> None:
         c.execute("INSERT INTO a VALUES (1, 1)")
     f.tick(12)
     assert f.rows["a"] == {1}
+    f.source.discard()
+
+
+def test_no_more_of_the_log_is_bound_than_bytes_allow(logical: Postgres) -> None:
+    """Whole transactions, of all tables together, and always one; held back or not by a table that does not get on."""
+    f = Follow(logical, "a", "b")
+    for name in ("a", "b"):
+        f.table(name).claim()
+        f.add(name)
+    f.tick(6)
+    f.most_bytes = 1_000
+    with f.there.connect() as c:
+        for i in range(8):
+            c.execute(f"INSERT INTO a SELECT n, 1 FROM generate_series({10 * i}, {10 * i + 4}) AS n")
+            c.execute(f"INSERT INTO b SELECT n, 1 FROM generate_series({10 * i}, {10 * i + 4}) AS n")
+        c.execute("INSERT INTO b SELECT n, 1 FROM generate_series(1000, 1200) AS n")
+    counts = []
+    while len(f.rows["b"]) < 241:
+        f.tick()
+        counts.append((len(f.rows["a"]), len(f.rows["b"])))
+        assert len(counts) < 30
+    steps = [(0, 0), *dict.fromkeys(counts)]
+    assert len(steps) >= 5 and all(b - a <= 15 for (a, _), (b, _) in pairwise(steps)), "bit by bit"
+    assert steps[-2][1] <= 40 and counts[-1] == (40, 241), "a large transaction comes alone, and whole"
     f.source.discard()
 
 

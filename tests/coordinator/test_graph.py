@@ -7,11 +7,13 @@ from collections import Counter
 import pytest
 from world import World, stand, stand_at
 
+from headrace.coordinator.decide.graph import ANY_EPOCH
 from headrace.coordinator.decide.group_epoch import GroupEpoch, ahead_of, dues_after, open_epoch
 from headrace.coordinator.decide.job import PlanFacts
 from headrace.coordinator.decide.life import NO_TROUBLE, Trouble
 from headrace.coordinator.decide.machine import caught_up, may_join, next_epoch
 from headrace.coordinator.decide.membership import Move
+from headrace.coordinator.decide.row_sizes import Intake
 from headrace.coordinator.decide.steps import END_OF_KEYS, LOWEST_KEY
 from headrace.coordinator.decide.work import lookup_refs, next_work, note_step
 
@@ -89,10 +91,19 @@ def test_joining(world: World) -> None:
     world.jobs[a].trouble = Trouble(failures=1)
     assert not may_join(world, job, 4), "not a group that fails"
     world.jobs[a].trouble = NO_TROUBLE
-    assert not next_epoch(world, world.lane("g"), 10).run
+    assert not next_epoch(world, world.lane("g"), Intake(10)).run
     job.move(Move.ADMITTED)
-    found = next_epoch(world, world.lane("g"), 10)
+    found = next_epoch(world, world.lane("g"), Intake(10))
     assert found.run and found.target == 9 << 16
+
+
+def test_the_log_is_kept_for_a_job_whose_first_parts_may_be_durable(world: World) -> None:
+    """I14: until it is known what has become of their commit, nothing that it would go on with may go."""
+    table = world.create("table")
+    made = view(world, None, table)
+    assert world.log_readers(table) == [] == world.binding_readers(table)
+    world.jobs[made].doubt()
+    assert world.log_readers(table) == [ANY_EPOCH] == world.binding_readers(table)
 
 
 def test_what_is_looked_up_changes_nothing_and_is_kept_for_the_next_epoch(world: World) -> None:
@@ -106,7 +117,7 @@ def test_what_is_looked_up_changes_nothing_and_is_kept_for_the_next_epoch(world:
     epoch = world.begin()
     world.write(other, Counter((1, 2)), epoch)
     world.under_way.clear()
-    assert not next_epoch(world, [job], 10).run and world.job_frontier(job) == world.complete
+    assert not next_epoch(world, [job], Intake(10)).run and world.job_frontier(job) == world.complete
     assert world.exact(made) == [(1 << 16, world.complete)], "later changes of the other side change nothing"
     assert world.needs(job, 1) == 1 << 16 and world.log_readers(other) == [world.complete]
     world.relations[other].safe = world.complete
@@ -115,10 +126,10 @@ def test_what_is_looked_up_changes_nothing_and_is_kept_for_the_next_epoch(world:
     world.write(1, Counter((3,)), epoch)
     world.under_way.clear()
     assert world.log_readers(other) == [epoch - 1]
-    found = next_epoch(world, [job], 10)
+    found = next_epoch(world, [job], Intake(10))
     assert found.run and found.target == epoch
     part = open_epoch([job], epoch).parts[0]
-    work = next_work(world, world.state, GroupEpoch(epoch, [part]), part, [], 10)
+    work = next_work(world, world.state, GroupEpoch(epoch, [part]), part, [], Intake(10))
     assert work is not None and set(work.inputs) == {1} and work.step.last
     assert len(lookup_refs(world, world.state, GroupEpoch(epoch, [part]), part, other)) == 1
 
@@ -133,7 +144,7 @@ def test_a_shared_side_is_not_read_at_first_and_then_known_as_far_as_it_is_taken
         world.write(table, Counter((row,)), epoch)
         world.under_way.clear()
     first = open_epoch([job], epoch)
-    work = next_work(world, world.state, first, first.parts[0], [], 10)
+    work = next_work(world, world.state, first, first.parts[0], [], Intake(10))
     assert work is not None and set(work.inputs) == {1} and work.step.last and not work.taken
     assert lookup_refs(world, world.state, first, first.parts[0], other)
     stand_at(job, epoch)
@@ -142,7 +153,7 @@ def test_a_shared_side_is_not_read_at_first_and_then_known_as_far_as_it_is_taken
     world.under_way.clear()
     later = open_epoch([job], epoch)
     until: list[int] = []
-    while (work := next_work(world, world.state, later, later.parts[0], [], 2)) is not None and len(until) < 9:
+    while (work := next_work(world, world.state, later, later.parts[0], [], Intake(2))) is not None and len(until) < 9:
         until.append(work.taken.get(other, LOWEST_KEY))
         low, high = work.inputs[other].keys or (LOWEST_KEY, END_OF_KEYS)
         assert low == until[-1] < high
@@ -158,24 +169,24 @@ def test_a_view_of_the_time_has_work_when_something_is_due(world: World) -> None
     stand_at(job, 1 << 16)
     stand(job, due=5 << 16)
     world.newest = 4 << 16
-    assert not next_epoch(world, [job], 10).run and world.exact(made) == [(1 << 16, 4 << 16)]
+    assert not next_epoch(world, [job], Intake(10)).run and world.exact(made) == [(1 << 16, 4 << 16)]
     world.newest = 7 << 16
     assert world.exact(made) == [(1 << 16, (5 << 16) - 1)] and world.job_frontier(job) == (5 << 16) - 1
-    found = next_epoch(world, [job], 10)
+    found = next_epoch(world, [job], Intake(10))
     assert found.run and found.target == 7 << 16
     part = open_epoch([job], found.target).parts[0]
     epoch = GroupEpoch(found.target, [part])
-    work = next_work(world, world.state, epoch, part, [], 10)
+    work = next_work(world, world.state, epoch, part, [], Intake(10))
     assert work is not None and not work.inputs and work.step.last
     note_step(part, work, [], None)
     assert part.due == 0 and part.finished
     stand(job, due=9 << 16)
     again = open_epoch([job], found.target).parts[0]
     again.begun = True  # A step before a restart has harvested; none has told when more is due.
-    assert next_work(world, world.state, epoch, again, [], 10) is not None
+    assert next_work(world, world.state, epoch, again, [], Intake(10)) is not None
     again.begun = False
-    assert next_work(world, world.state, epoch, again, [], 10) is None
+    assert next_work(world, world.state, epoch, again, [], Intake(10)) is None
     ahead, dues = ahead_of([epoch]), dues_after([epoch])
-    assert dues == {made: 0} and not next_epoch(world, [job], 10, ahead, dues).run, "run, and not committed yet"
+    assert dues == {made: 0} and not next_epoch(world, [job], Intake(10), ahead, dues).run, "run, and not committed yet"
     after = open_epoch([job], 9 << 16, [epoch]).parts[0]
     assert (after.committed, after.due_before) == (7 << 16, 0), "it goes on from what has been run"

@@ -23,6 +23,7 @@ from headrace.catalog.records import RemapRecord
 from headrace.common.faults import arm, disarm_all
 from headrace.coordinator.decide.group_epoch import open_epoch
 from headrace.coordinator.decide.machine import next_epoch
+from headrace.coordinator.decide.row_sizes import Intake
 from headrace.coordinator.decide.work import next_work
 from headrace.coordinator.observe.epoch_history import EdgeReads
 from headrace.coordinator.run.attempt import reads_of
@@ -205,7 +206,7 @@ class Backlog:
     def portions(self, limit: int) -> list[int]:
         """The epochs that the view runs to, one after the other, by their place in the backlog."""
         found = []
-        while (decision := next_epoch(self.world, [self.job], limit)).run:
+        while (decision := next_epoch(self.world, [self.job], Intake(limit))).run:
             stand(self.job, committed=decision.target)
             found.append(max(i for i, epoch in enumerate(self.epochs) if epoch <= decision.target))
         return found
@@ -213,7 +214,7 @@ class Backlog:
     def steps(self, target: int, limit: int) -> list[int]:
         """The rows of the steps of the first portion."""
         epoch = open_epoch([self.job], target)
-        work = next_work(self.world, self.world.state, epoch, epoch.parts[0], [], limit)
+        work = next_work(self.world, self.world.state, epoch, epoch.parts[0], [], Intake(limit))
         assert work is not None
         return [round(work.step.rows), sum(len(i.refs) for i in work.inputs.values())]
 

@@ -5,6 +5,7 @@ A failing seed is played again with `HEADRACE_SIMULATION_SEED=<n> pytest tests/c
 
 from __future__ import annotations
 
+import math
 import os
 import random
 from collections import Counter
@@ -20,6 +21,7 @@ from headrace.coordinator.decide.group_epoch import GroupEpoch, JobPart, ahead_o
 from headrace.coordinator.decide.life import Turn
 from headrace.coordinator.decide.machine import idle, may_join, may_run_ahead, next_epoch
 from headrace.coordinator.decide.membership import Move
+from headrace.coordinator.decide.row_sizes import Intake
 from headrace.coordinator.decide.settlement import quarantined
 from headrace.coordinator.decide.steps import position_of
 from headrace.coordinator.decide.together import next_steps
@@ -78,6 +80,8 @@ class Simulation:
         r = self.random
         self.limit = r.choice([4, 8, 16, 1000])
         self.slice = r.choice([4, 8, 1000])
+        self.sizes = random.Random(~self.seed)
+        self.most_bytes = math.inf if self.seed in FOUND else self.sizes.choice([math.inf, math.inf, 60, 400])
         self.within_ms = r.choice([0, 3, 20])
         self.in_flight = r.choice([1, 2, 2, 4])
         self.world.pinned_by_epochs = self.pins
@@ -291,11 +295,14 @@ class Simulation:
 
     def work_of(self, held: Lane, part: JobPart[SimJob]) -> Work | None:
         """What a part does next."""
-        world, limit = self.world, self.rows_of(part.committed)
+        world, limit = self.world, Intake(self.rows_of(part.committed), self.most_bytes)
         sources = source_rests(world, world.state, held.epoch, part, Ranges(world), limit, 1)
         work = next_work(world, world.state, held.epoch, part, sources, limit)
         if work is not None and not part.job.whole:
-            assert sum([s.rows for s in work.step.slices.values()][:-1]) <= limit, "a step is bounded"
+            *first, _ = work.step.slices.items() or [(0, None)]
+            wide = {rest.relation: rest.row_bytes for rest in work.rests}
+            assert sum(s.rows for _, s in first) <= limit.rows, "a step is bounded"
+            assert sum(s.rows * wide[i] for i, s in first) <= limit.bytes, "in bytes, too"
         return work
 
     def run_steps(self, key: tuple[str, int | None], held: Lane, steps: Sequence[tuple[JobPart[SimJob], Work]]) -> None:
@@ -315,6 +322,15 @@ class Simulation:
             return
         for (part, work), (runs, due_us) in zip(steps, written, strict=True):
             note_step(part, work, runs, due_us)
+            self.note_sizes(work)
+
+    def note_sizes(self, work: Work) -> None:
+        """Rows of sources have been read; they are of any size."""
+        for i, found in work.inputs.items():
+            if found.tasks:
+                rows = sum(high - low for (low, high), _ in found.tasks)
+                relation = self.world.relations[i]
+                relation.size = relation.size.seen(rows, self.sizes.randint(1, 50) * rows)
 
     def rows_of(self, committed: int) -> int:
         """Most rows of a step."""
@@ -345,7 +361,7 @@ class Simulation:
             self.learn(jobs)
             jobs = self.lane(key)
         before = [lane.epoch for lane in waiting]
-        decision = next_epoch(world, jobs, self.limit, ahead_of(before), dues_after(before))
+        decision = next_epoch(world, jobs, Intake(self.limit, self.most_bytes), ahead_of(before), dues_after(before))
         if not decision.run:
             return False
         assert not idle(world, jobs), "who is left asleep has nothing to do"
@@ -560,7 +576,7 @@ class Simulation:
         A view whose inputs are views of very different speed may wait long for an epoch at which all are exact.
         """
         world, r = self.world, self.random
-        self.limit = 1000
+        self.limit, self.most_bytes = 1000, math.inf
         speeds = {key: r.choice([0.2, 0.5, 1.0]) for key in self.keys()}
         before = {j.id: j.committed for j in world.jobs.values()}
         middle = 0

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.coordinator.decide.row_sizes import Intake
 from headrace.coordinator.decide.steps import (
     END_OF_KEYS,
     LOWEST_KEY,
@@ -62,7 +65,7 @@ def test_steps_cover_everything_once_within_bounds(
             rests.append(SourceRest(2, tuple(range(tasks)), total, 4, position.of(2).sequence))
         if not rests:
             break
-        step = plan_step(rests, limit)
+        step = plan_step(rests, Intake(limit))
         assert step.slices and step.rows <= (limit + largest) * (1 + 1e-9)
         for s in step.slices.values():
             if isinstance(s, KeySlice):
@@ -78,11 +81,11 @@ def test_steps_cover_everything_once_within_bounds(
 
 def test_a_small_change_is_one_whole_step() -> None:
     rests: list[Rest] = [TableRest.of(1, [run_of(-5, 5, 10)], LOWEST_KEY, None), SourceRest(2, ("a", "b"), 5, 2)]
-    step = plan_step(rests, 100)
+    step = plan_step(rests, Intake(100))
     assert step.last and step.rows == 15
     first = step.slices[1]
     assert isinstance(first, KeySlice) and first.whole
-    assert not plan_step(rests, 12).last
+    assert not plan_step(rests, Intake(12)).last
 
 
 def test_what_is_known_of_merged_history_counts() -> None:
@@ -96,5 +99,5 @@ def test_a_position_that_only_settles_the_epoch_is_not_touched() -> None:
     settled = StepPosition(7, {1: InputProgress(), 2: InputProgress()})
     assert not StepPosition(7).touched and not settled.touched
     assert position_of(settled.records(3)) == settled
-    step = plan_step([TableRest(1, ((0, 9, 10.0),))], float("inf"))
+    step = plan_step([TableRest(1, ((0, 9, 10.0),))], Intake(math.inf))
     assert advanced(settled, step).touched

@@ -6,8 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.coordinator.decide.row_sizes import Intake
 from headrace.coordinator.decide.targets import (
     ROWS_PER_TASK,
+    UNKNOWN_ROWS,
     Upstream,
     aligned_target,
     bounded_target,
@@ -40,17 +42,23 @@ def test_a_new_job_waits_for_every_input_and_then_runs_in_any_case() -> None:
     assert not decide(5, [], 9).run
 
 
-@given(EPOCHS, st.lists(st.tuples(EPOCHS, st.none() | st.integers(0, 1000)), max_size=8), st.integers(1, 2000))
-def test_a_bounded_epoch_takes_whole_epochs(target: int, changes: list[tuple[int, int | None]], limit: int) -> None:
+@given(
+    EPOCHS, st.lists(st.tuples(EPOCHS, st.none() | st.integers(0, 1000), st.integers(0, 50)), max_size=8),
+    st.integers(1, 2000), st.integers(1, 100_000),
+)  # fmt: skip
+def test_a_bounded_epoch_takes_whole_epochs(
+    target: int, changes: list[tuple[int, int | None, float]], rows: int, size: int
+) -> None:
     """PC-40: an epoch is cut between the epochs of its inputs, never within one; it always takes in something."""
-    found = bounded_target(target, changes, limit)
+    found = bounded_target(target, changes, Intake(rows, size))
     assert found <= target
-    inside = sorted(e for e, _ in changes if e <= target)
+    inside = sorted(e for e, _, _ in changes if e <= target)
     if inside:
         assert found >= inside[0]
-    known = [(e, r) for e, r in changes if e <= found and r is not None]
-    if len({e for e, _ in changes if e <= found}) > 1 and all(r is not None for e, r in changes if e <= found):
-        assert sum(r for _, r in known) <= limit or found == target or found + 1 in inside
+    taken = [(e, UNKNOWN_ROWS if r is None else r, w) for e, r, w in changes if e <= found]
+    if len({e for e, _, _ in taken}) > 1:
+        within = sum(r for _, r, _ in taken) <= rows and sum(r * w for _, r, w in taken) <= size
+        assert within or found == target or found + 1 in inside
 
 
 def test_parallelism_and_retries() -> None:

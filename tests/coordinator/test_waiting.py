@@ -13,6 +13,7 @@ from world import World, stand_at
 from headrace.coordinator.decide.life import Trouble, Turn
 from headrace.coordinator.decide.machine import idle, next_epoch
 from headrace.coordinator.decide.membership import GroupPlace, Membership
+from headrace.coordinator.decide.row_sizes import Intake
 from headrace.coordinator.run.waiting import Waiters
 from support import WAIT_S
 
@@ -84,7 +85,7 @@ def test_what_is_idle(world: World) -> None:
     assert not idle(world, [job]), "it has no checkpoint"
     world.newest = 3 << 16
     stand_at(job, world.complete)
-    assert idle(world, [job]) and not next_epoch(world, [job], 10).run
+    assert idle(world, [job]) and not next_epoch(world, [job], Intake(10)).run
     changes = {
         "standing": replace(job.standing, due=5), "trouble": Trouble(failures=1),
         "membership": Membership("g", GroupPlace.JOINING),
@@ -95,12 +96,12 @@ def test_what_is_idle(world: World) -> None:
         assert not idle(world, [job]), name
         setattr(job, name, before)
     world.newest = 4 << 16
-    assert idle(world, [job]) and not next_epoch(world, [job], 10).run
+    assert idle(world, [job]) and not next_epoch(world, [job], Intake(10)).run
     world.write(1, Counter((1, 2)), world.begin())
     world.under_way.clear()
-    assert not idle(world, [job]) and next_epoch(world, [job], 10).run
+    assert not idle(world, [job]) and next_epoch(world, [job], Intake(10)).run
     job.turn(Turn.PAUSE)
-    assert idle(world, [job]) and not next_epoch(world, [job], 10).run
+    assert idle(world, [job]) and not next_epoch(world, [job], Intake(10)).run
 
 
 def test_epochs_becoming_complete_wake_nobody_who_dozes() -> None:

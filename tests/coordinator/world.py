@@ -287,7 +287,7 @@ class World(Graph[RelationState, SimJob]):
         assert ref is not None
         self.transact([Put(RunRecord(ref, 0, 0)), CommitTable(ref.table_id, epoch), AdvanceJob(table, epoch, epoch)])
         self.writes[table].append((epoch, change))
-        relation.changed(epoch, ref.rows)
+        relation.changed(epoch, ref.rows, ref.length)
 
     def bind(self, source: int, count: int, epoch: int) -> None:
         """More rows of a source, at an epoch that is under way."""
@@ -308,7 +308,8 @@ class World(Graph[RelationState, SimJob]):
         path = f"{name}/{len(self.rows)}.run"
         self.rows[path] = rows
         keys, epochs = [r[0] for r in rows], [r[1] for r in rows]
-        return RunRef(table, path, 0, 1, len(rows), min(epochs), max(epochs), min(keys), max(keys))
+        size = sum(1 + row[0] % 40 for row in rows)
+        return RunRef(table, path, 0, size, len(rows), min(epochs), max(epochs), min(keys), max(keys))
 
     def merge(self, table: int, pick: Callable[[list[RunRef]], list[RunRef]]) -> None:
         """Compaction: raise the safe epoch and merge some runs, at or below the checkpoint or above it."""
@@ -475,6 +476,11 @@ class Ranges:
         """See `SourceRanges`."""
         low, high = self.world.rows_between(after, to)
         return high - low
+
+    def bytes(self, source_id: int, after: Any, to: Any) -> int | None:
+        """See `SourceRanges`: one source tells, another one does not."""
+        low, high = self.world.rows_between(after, to)
+        return None if source_id % 2 else 20 * (high - low)
 
     def tasks(self, source_id: int, after: Any, to: Any, parts: int) -> Sequence[Any]:
         """See `SourceRanges`."""

@@ -13,6 +13,7 @@ from keyed import Keyed
 from pyspark.sql import SparkSession
 
 from headrace.common.columns import Column
+from headrace.coordinator.decide.row_sizes import Intake
 from headrace.coordinator.decide.steps import END_OF_KEYS, KeySlice, Step, StepPosition, TableRest, advanced, plan_step
 from headrace.dataflow.epoch_result import EpochResult
 from headrace.dataflow.params import EpochParams, TableInput
@@ -60,7 +61,7 @@ class Sharing(Engine):
         self.epoch += 1
         position, first, last = StepPosition(self.epoch), self.done == 0, False
         while not last:
-            step = plan_step(self._rests(position), self.rows_at_once)
+            step = plan_step(self._rests(position), Intake(self.rows_at_once))
             params = self._step_params(position, step, first)
             if choice.random() < 0.2:  # an attempt that comes to nothing
                 self.runner.run(replace(params, attempt="lost", prefix=f"lost/{uuid.uuid4().hex}"), 1)

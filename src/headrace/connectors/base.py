@@ -29,14 +29,26 @@ ReadTask = dict[str, Any]
 
 @dataclass(frozen=True)
 class Admission:
-    """How much one binding may take in; `max_rows` None means no limit."""
+    """How much one binding may take in; `max_rows` and `max_bytes` None mean no limit."""
 
     max_rows: int | None = None
+    max_bytes: int | None = None
+    """What is not to be taken in parts is taken in though it is more, by itself."""
+    row_bytes: float = 0.0
+    """What a row counts for, by what has been read of the source; 0 if there is nothing to go by."""
 
     def rows(self, own_limit: int | None = None) -> int | None:
         """The smaller of this limit and the source's own, None if there is neither."""
         limits = [limit for limit in (self.max_rows, own_limit) if limit is not None]
         return min(limits) if limits else None
+
+    def estimated_rows(self, own_limit: int | None = None) -> int | None:
+        """The same for a source that cannot tell how many bytes there are: no more than they are estimated to allow."""
+        rows = self.rows(own_limit)
+        if self.max_bytes is None or not self.row_bytes:
+            return rows
+        within = max(1, int(self.max_bytes / self.row_bytes))
+        return within if rows is None else min(rows, within)
 
 
 @dataclass(frozen=True)
@@ -130,6 +142,13 @@ class ReadBatch:
     """All errors of the batch."""
     weights: pa.Array | None = None
     """What each row counts, -1 where it is taken back; None if all are added. Only of sources that take rows back."""
+    size: int | None = None
+    """Bytes that have been read for it; None if they are those of `batch`."""
+
+    @property
+    def read_bytes(self) -> int:
+        """Bytes that have been read for it."""
+        return self.batch.nbytes if self.size is None else self.size
 
 
 _READ: Final = (
@@ -137,11 +156,14 @@ _READ: Final = (
     Option("max_rows_per_epoch", "Most rows taken in at once.", "number", least=1),
 )
 """Those that a connector reads."""
+MAX_MB: Final = Option(
+    "max_mb_per_epoch", "Most MiB taken in at once, about; no more than the setting of this name.", "number", least=1
+)
 RATE: Final = Option("source_rate_limit", "Most rows taken in a second, on the average; 0 for none at all.", "number")
-"""How fast a source is bound; the ticker keeps to it."""
-OPTIONS: Final = DeclaredOptions((*_READ, RATE))
+"""How fast a source is bound; the ticker keeps to it, as it does to `MAX_MB`."""
+OPTIONS: Final = DeclaredOptions((*_READ, MAX_MB, RATE))
 """Options that every source has besides those of its connector."""
-ALTERABLE: Final = {option.name: option for option in (_READ[1], RATE)}
+ALTERABLE: Final = {option.name: option for option in (_READ[1], MAX_MB, RATE)}
 """Those that say how fast a source is bound, and nothing of its rows: they may change while it is read."""
 
 
@@ -269,6 +291,15 @@ class Source(ABC):
         """
         return None
 
+    def bytes_between(self, from_: Offsets, to: Offsets) -> int | None:
+        """About how many bytes lie between two offsets, as `rows_between` tells rows."""
+        return None
+
+    @property
+    def row_bytes(self) -> float | None:
+        """About how many bytes a row has, where that is known of all of them before they are read."""
+        return None
+
     @property
     def time_column(self) -> str | None:
         """The column in whose order rows come, NULLs first, and of which a binding's `watermark_us` speaks."""
@@ -281,6 +312,10 @@ class Source(ABC):
     @abstractmethod
     def plan(self, from_: Offsets, to: Offsets, parallelism: int) -> list[ReadTask]:
         """At most about `parallelism` balanced tasks that together read (from_, to] exactly once."""
+
+    def joined(self, tasks: Sequence[ReadTask], parallelism: int) -> list[ReadTask]:
+        """Some of the tasks that `plan` made as fewer ones, about `parallelism`, where that is cheaper."""
+        return list(tasks)
 
     held: HeldRows | None = None
     """How a source that feeds a table by key finds what the table has; None where its reader cannot tell. Set by the
@@ -314,6 +349,17 @@ def range_tasks(ranges: Sequence[tuple[int, int, int]], parallelism: int) -> lis
     return tasks
 
 
+def joined_ranges(tasks: Sequence[ReadTask], parallelism: int) -> list[ReadTask]:
+    """Tasks of `range_tasks`, next to each other, as about `parallelism` of them."""
+    joined: list[tuple[int, int, int]] = []
+    for split, start, stop in (found for task in tasks for found in task["ranges"]):
+        if joined and joined[-1][0] == split and joined[-1][2] == start:
+            joined[-1] = split, joined[-1][1], stop
+        else:
+            joined.append((split, start, stop))
+    return range_tasks(joined, parallelism)
+
+
 def kept_columns(columns: Sequence[Column], names: Collection[str]) -> list[int]:
     """The places of the columns that are asked for; one place if there are none, for rows need a column."""
     return [i for i, column in enumerate(columns) if column.name in names] or [0]
@@ -324,6 +370,7 @@ __all__ = [
     "COMMON_OPTIONS",
     "EMPTIED",
     "HeldRows",
+    "MAX_MB",
     "ON_ERROR",
     "PART",
     "Admission",

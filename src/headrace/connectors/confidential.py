@@ -159,6 +159,22 @@ class ConfidentialSource(Source):
         with self._source() as source:
             return source.rows_between(from_, to)
 
+    def bytes_between(self, from_: Offsets, to: Offsets) -> int | None:
+        """See `Source`."""
+        with self._source() as source:
+            return source.bytes_between(from_, to)
+
+    @property
+    def row_bytes(self) -> float | None:
+        """See `Source`."""
+        with self._source() as source:
+            return source.row_bytes
+
+    def joined(self, tasks: Sequence[ReadTask], parallelism: int) -> list[ReadTask]:
+        """See `Source`."""
+        with self._source() as source:
+            return source.joined(tasks, parallelism)
+
     @property
     def time_column(self) -> str | None:
         """See `Source`."""

@@ -21,6 +21,7 @@ from headrace.connectors.base import (
     ReadTask,
     Source,
     common_options,
+    joined_ranges,
     range_tasks,
 )
 from headrace.connectors.datagen_fields import MadeField, make_fields
@@ -40,6 +41,7 @@ OPTIONS: Final = DeclaredOptions(
     prefix_help="`fields.<column>.<property>`: how a column is made, see below.",
 )
 BATCH_ROWS = 65_536
+SAMPLE_ROWS: Final = 64
 _START = "@start_ms"
 
 
@@ -72,7 +74,7 @@ class DatagenSource(Source):
     def latest_offsets(self, after: Offsets, limit: Admission, now_ms: int) -> Binding:
         """See `Source`."""
         position = sum(int(after.get(str(split), 0)) for split in range(self.splits))
-        most = limit.rows(self.max_rows)
+        most = limit.estimated_rows(self.max_rows)
         start_ms, reached, behind = admit_rate(self.rate, after.get(_START), position, self.end, most, now_ms)
         offsets: Offsets = {str(split): self._rows_of(split, reached) for split in range(self.splits)}
         offsets[_START] = start_ms
@@ -83,10 +85,20 @@ class DatagenSource(Source):
         """See `Source`."""
         return sum(int(to.get(str(s), 0)) - int(from_.get(str(s), 0)) for s in range(self.splits))
 
+    @property
+    def row_bytes(self) -> float:
+        """See `Source`: as the first rows are."""
+        numbers = np.arange(SAMPLE_ROWS, dtype=np.int64)
+        return sum(field.make(numbers).nbytes for field in self.fields) / SAMPLE_ROWS
+
     def plan(self, from_: Offsets, to: Offsets, parallelism: int) -> list[ReadTask]:
         """See `Source`; a task holds ranges [start, stop) of splits."""
         ranges = [(s, int(from_.get(str(s), 0)), int(to.get(str(s), 0))) for s in range(self.splits)]
         return range_tasks(ranges, parallelism)
+
+    def joined(self, tasks: Sequence[ReadTask], parallelism: int) -> list[ReadTask]:
+        """See `Source`."""
+        return joined_ranges(tasks, parallelism)
 
     def read(self, task: ReadTask) -> Iterator[ReadBatch]:
         """See `Source`; there are never errors."""

@@ -23,6 +23,7 @@ COMMIT: Final = "commit_checkpoint_interval"
 LOG_LIMIT: Final = "log_limit_mb"
 POLICY: Final = "log_limit_policy"
 MAX_ROWS: Final = "max_rows_per_epoch"
+MAX_MB: Final = "max_mb_per_epoch"
 PARALLELISM: Final = "parallelism"
 ON_ERROR: Final = "on_error"
 POLICIES: Final = ("alert", "drop")
@@ -106,6 +107,15 @@ OPTIONS: Final = (
         "number",
         least=1,
         setting="max_rows_per_epoch",
+    ),
+    JobOption(
+        MAX_MB,
+        "most MiB, about, that are taken in at one go, in the same way: of tables and views as their rows are stored, "
+        "of sources as they are read, which is estimated where nobody can tell; at least one row, or what cannot be "
+        "read in parts",
+        "number",
+        least=1,
+        setting="max_mb_per_epoch",
     ),
     JobOption(PARALLELISM, "tasks for each operator", "number", least=1, setting="parallelism"),
     JobOption(

@@ -33,6 +33,7 @@ from headrace.connectors.pacing import admit_rate
 from headrace.errors import InvalidParameter
 
 BATCH_EVENTS = 65_536
+SAMPLE_EVENTS: Final = 1_000
 PREFIX = "nexmark."
 _PARAMETERS: Final = {
     "person_proportion": "Persons among `person_proportion + auction_proportion + bid_proportion` events.",
@@ -136,7 +137,7 @@ class NexmarkSource(Source):
     def latest_offsets(self, after: Offsets, limit: Admission, now_ms: int) -> Binding:
         """See `Source`; limits count events of all kinds."""
         position = int(after.get(_SPLIT, 0))
-        most = limit.rows(self.max_rows)
+        most = limit.estimated_rows(self.max_rows)
         start_ms, reached, behind = admit_rate(self.rate, after.get(_START), position, self.end, most, now_ms)
         offsets: Offsets = {_SPLIT: reached, _START: start_ms}
         finished = self.end is not None and reached >= self.end
@@ -146,6 +147,12 @@ class NexmarkSource(Source):
     def rows_between(self, from_: Offsets, to: Offsets) -> int | None:
         """See `Source`."""
         return self._rows(int(from_.get(_SPLIT, 0)), int(to.get(_SPLIT, 0)))
+
+    @property
+    def row_bytes(self) -> float | None:
+        """See `Source`: as the first rows are."""
+        rows = list(self.read({"start": 0, "stop": SAMPLE_EVENTS}))
+        return sum(r.read_bytes for r in rows) / sum(r.batch.num_rows for r in rows) if rows else None
 
     def plan(self, from_: Offsets, to: Offsets, parallelism: int) -> list[ReadTask]:
         """See `Source`; a task is a range [start, stop) of events."""

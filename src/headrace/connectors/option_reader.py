@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from headrace.errors import InvalidParameter
 
 ON_ERROR = ("fail", "null", "skip")
-COMMON_OPTIONS = ("connector", "on_error", "max_rows_per_epoch", "source_rate_limit")
+COMMON_OPTIONS = ("connector", "on_error", "max_rows_per_epoch", "max_mb_per_epoch", "source_rate_limit")
 
 _UNITS_MS = {"ms": 1, "s": 1000, "min": 60_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|min|m|h|d)\s*")

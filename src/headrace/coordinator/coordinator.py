@@ -641,6 +641,12 @@ class Coordinator:
             relations = self._core.live.graph.relations.values()
             return {r.id: r.left for r in relations if r.left is not None}
 
+    def row_bytes(self) -> dict[int, int]:
+        """Sources, and about how many bytes a row of theirs has, as it has been read lately."""
+        with self._core.live.lock:
+            relations = self._core.live.graph.relations.values()
+            return {r.id: round(r.size.bytes) for r in relations if r.external and r.size.bytes}
+
     def columns_there(self) -> dict[int, tuple[str, ...]]:
         """Sources, and columns that have come where they read and that they do not have, as of the last look."""
         with self._core.live.lock:

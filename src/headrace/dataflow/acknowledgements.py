@@ -58,6 +58,10 @@ class Acknowledgement:
     """The runs that the task has made durable; its last stage tells them."""
     undelivered: bool = False
     """A sink has delivered nothing: the rows of which the runs tell are to be left out, and the step is run again."""
+    rows_read: int = 0
+    """Rows that were read of a source, late ones among them."""
+    bytes_read: int = 0
+    """And how many bytes these were."""
     io: Mapping[str, int] = field(default_factory=dict)
     """What the task has read and written, by the names of the fields of `IoMetrics`; its last stage tells it."""
 

@@ -38,6 +38,8 @@ class EpochResult:
     """Rows of sources that were not taken in because the watermark had passed them."""
     newest_us: dict[int, int] = field(default_factory=dict)
     """By source: the highest event time that was read, Unix microseconds."""
+    read_of_sources: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """By source: rows that were read, late ones among them, and how many bytes these were."""
     task_count: int = 0
     spilled_bytes: int = 0
     """Input of operators that went to local disk and back for want of memory."""
@@ -99,6 +101,9 @@ def _count(result: EpochResult, ack: Acknowledgement, inputs: Mapping[str, int |
         relation = inputs[ack.stage]
         if relation is not None:
             result.rows_by_input[relation] = result.rows_by_input.get(relation, 0) + ack.rows_out
+            if ack.rows_read:
+                rows, size = result.read_of_sources.get(relation, (0, 0))
+                result.read_of_sources[relation] = rows + ack.rows_read, size + ack.bytes_read
             if (newest_us := ack.newest_us) is not None:
                 result.newest_us[relation] = max(newest_us, result.newest_us.get(relation, newest_us))
     if ack.stage in (materialize.OPERATOR, materialize.INTO):

@@ -33,9 +33,9 @@ def origin(request: pytest.FixtureRequest, tmp_path: Path) -> Origin:
     return folders[request.param](tmp_path) if request.param in folders else DatagenOrigin()
 
 
-def bind(source: Source, after: Offsets | None, rows: int | None = None) -> Binding:
+def bind(source: Source, after: Offsets | None, rows: int | None = None, size: int | None = None) -> Binding:
     return source.latest_offsets(
-        source.start_offsets() if after is None else after, Admission(rows), 60_000 * next(_minutes)
+        source.start_offsets() if after is None else after, Admission(rows, size), 60_000 * next(_minutes)
     )
 
 
@@ -55,8 +55,8 @@ def read(source: Source, from_: Offsets, to: Offsets, parts: int = 3) -> Counter
     return Counter({number: count for number, count in found.items() if count})
 
 
-@pytest.mark.parametrize("limit", [None, 37])
-def test_every_row_is_read_once(origin: Origin, limit: int | None) -> None:
+@pytest.mark.parametrize(("limit", "size"), [(None, None), (37, None), (None, 300)])
+def test_every_row_is_read_once(origin: Origin, limit: int | None, size: int | None) -> None:
     bounds: list[Offsets] = []
     found: Counter[int] = Counter()
     bounds.append(origin.source().start_offsets())
@@ -66,11 +66,11 @@ def test_every_row_is_read_once(origin: Origin, limit: int | None) -> None:
             source = origin.source()  # as after a restart
             if len(bounds) > 1:
                 source.acknowledge(bounds[-1])
-            bound = bind(source, bounds[-1], limit)
+            bound = bind(source, bounds[-1], limit, size)
             if bound.offsets == bounds[-1]:
                 break
             assert limit is None or not origin.limits or (bound.rows or 0) <= limit
-            again = bind(source, bounds[-1], limit)
+            again = bind(source, bounds[-1], limit, size)
             assert positions(bound.offsets) == positions(again.offsets), "what is not bound yet is not lost"
             found += read(source, bounds[-1], bound.offsets)
             bounds.append(bound.offsets)

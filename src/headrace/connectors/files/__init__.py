@@ -9,6 +9,7 @@ file_listing.py  which files there are, in which order, and whether they have ch
 
 Reading:
 
+admission.py   what a limit leaves of a binding, file by file
 source.py      the `files` source: CSV, JSON lines, Parquet and Avro
 options.py     its options: where the files are, how they are laid out, at what pace they are replayed
 formats.py     reads a piece of a file as rows

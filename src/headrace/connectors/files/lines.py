@@ -38,7 +38,7 @@ PROBE_BYTES = 64 << 10
 MAX_RECORD_BYTES = 128 << 20
 """A longer record is an error: it has to fit in memory several times."""
 _ZSTD_BYTES = 1 << 20
-_COMPRESSION = 4
+COMPRESSION = 4
 """How many bytes of text a byte of a compressed file stands for, where nobody has looked."""
 BOM = b"\xef\xbb\xbf"
 
@@ -164,13 +164,28 @@ def _check_length(stream: IO[bytes], length: int) -> None:
         )
 
 
-def advance(state: FileState, max_records: int | None, multiline: bool) -> FileState:
+def advance(
+    state: FileState, max_records: int | None, multiline: bool, max_bytes: int | None = None
+) -> FileState:  # fmt: skip
     """The state after at most `max_records` further records: of a large file that is plain text, about as many.
 
-    Raises `SourceError` if the file is gone or has changed.
+    They have at most `max_bytes` of text, but for the last one. Raises `SourceError` if the file is gone or has
+    changed.
     """
     if is_compressed(state.path):
-        return _whole(state) if state.store.remote else _looked_through(state, max_records, multiline)
+        return _whole(state) if state.store.remote else _looked_through(state, max_records, multiline, max_bytes)
+    found = _advance(state, max_records, multiline)
+    if max_bytes is None or found.byte - state.byte <= max_bytes:
+        return found
+    if multiline:
+        return _looked_through(state, max_records, multiline, max_bytes)
+    byte = _boundary_before(state, state.byte + max_bytes) or align(state, state.byte + max_bytes)
+    records = math.ceil((found.row - state.row) * (byte - state.byte) / (found.byte - state.byte))
+    return replace(state, row=state.row + records, byte=byte, done=byte == state.size)
+
+
+def _advance(state: FileState, max_records: int | None, multiline: bool) -> FileState:
+    """The same of what is not compressed, without a limit of bytes."""
     left = state.size - state.byte
     with open_text(state, state.byte) as stream:
         head = stream.read(min(PROBE_BYTES, left))
@@ -198,16 +213,22 @@ def _whole(state: FileState) -> FileState:
     if len(head) < PROBE_BYTES:
         records = len(ends) + (not head.endswith(b"\n") and bool(head))
     else:
-        records = math.ceil(state.size * _COMPRESSION * max(1, len(ends)) / len(head))
+        records = math.ceil(state.size * COMPRESSION * max(1, len(ends)) / len(head))
     return replace(state, row=records, byte=state.size, done=True)
 
 
-def _looked_through(state: FileState, max_records: int | None, multiline: bool) -> FileState:
-    """The state after exactly `max_records` further records, found by reading them."""
+def _looked_through(
+    state: FileState, max_records: int | None, multiline: bool, max_bytes: int | None = None
+) -> FileState:  # fmt: skip
+    """The state after exactly `max_records` further records, or those that `max_bytes` allow, found by reading them."""
     row, byte, left = state.row, state.byte, max_records
     length = None if is_compressed(state.path) else state.size - byte
     with open_text(state, byte) as stream:
         for data, ends in record_chunks(stream, length, multiline):
+            if max_bytes is not None and byte + len(data) - state.byte > max_bytes:
+                within = int(np.searchsorted(ends, max_bytes - (byte - state.byte), side="right"))
+                within = max(within, 1 if byte == state.byte else 0)
+                left = within if left is None else min(left, within)
             if left is not None and len(ends) > left:
                 return replace(state, row=row + left, byte=byte + (int(ends[left - 1]) if left else 0))
             row, byte = row + len(ends), byte + len(data)
@@ -216,6 +237,17 @@ def _looked_through(state: FileState, max_records: int | None, multiline: bool) 
                 if left == 0 and not (length is not None and byte == state.size):
                     return replace(state, row=row, byte=byte)
     return replace(state, row=row, byte=byte, done=True)
+
+
+def _boundary_before(state: FileState, byte: int) -> int | None:
+    """The last boundary between lines closely before `byte`, and behind the state's own; None if there is none."""
+    for looked in (PROBE_BYTES, CHUNK_BYTES):
+        start = max(state.byte, byte - looked)
+        with open_text(state, start) as stream:
+            ends = record_ends(stream.read(byte - start), False)
+        if len(ends):
+            return start + int(ends[-1])
+    return None
 
 
 def align(state: FileState, byte: int) -> int:

@@ -25,6 +25,7 @@ from headrace.connectors.base import (
     kept_columns,
 )
 from headrace.connectors.files import infer
+from headrace.connectors.files.admission import Left
 from headrace.connectors.files.file_listing import (
     BY_ROWS,
     FileState,
@@ -35,7 +36,7 @@ from headrace.connectors.files.file_listing import (
     merge_listing,
 )
 from headrace.connectors.files.formats import FilePiece, read_piece, rows_of_file
-from headrace.connectors.files.lines import advance, align
+from headrace.connectors.files.lines import COMPRESSION, advance, align
 from headrace.connectors.files.options import SOURCE, location, replay_options
 from headrace.connectors.files.replay import ReplayRows, load_replay
 from headrace.connectors.option_reader import OptionReader
@@ -83,20 +84,19 @@ class FileSource(Source):
             return self._bind_replay(after, limit, now_ms)
         known = file_states(after, self.store)
         states, pending = self._bounded(known, merge_listing(known, self._listed(known, now_ms)))
-        left = limit.rows(self.max_rows)
-        rows = 0
+        left = Left(limit.rows(self.max_rows), limit.max_bytes)
         offsets = dict(after)  # most files stand where they stood: their entries are shared by all bindings
         for i, state in enumerate(states):
-            reached, taken = state, 0
-            wanted = left is None or rows < left
-            if wanted and i % _WINDOW == 0:
+            reached = state
+            if left.any and i % _WINDOW == 0:
                 self._make_ready(states[i : i + _WINDOW])
-            if wanted and not state.done:
-                reached, taken = self._advance(state, None if left is None else left - rows)
+            if left.any and not state.done:
+                found, rows, size = self._advance(state, left)
+                reached = found if left.take(rows, size) else state
             if reached is not state or state.path not in offsets:
                 offsets[state.path] = reached.to_json()
-            rows, pending = rows + taken, pending or not reached.done
-        return Binding(offsets, rows, self.store.is_fixed(self.paths) and not pending, None, pending)
+            pending = pending or not reached.done
+        return Binding(offsets, left.taken_rows, self.store.is_fixed(self.paths) and not pending, None, pending)
 
     def _listed(self, known: Sequence[FileState], now_ms: int) -> list[FileState]:
         """The files there are, as of a while ago at most."""
@@ -127,6 +127,16 @@ class FileSource(Source):
             return None
         begun, ended = self._moved(from_, to)
         return sum(state.row for state in ended) - sum(state.row for state in begun.values())
+
+    def bytes_between(self, from_: Offsets, to: Offsets) -> int | None:
+        """See `Source`; files of rows that are taken in by parts do not tell."""
+        if self.replay_by is not None:
+            return None
+        begun, ended = self._moved(from_, to)
+        pairs = [(begun.get(state.path, replace(state, row=0, byte=0)), state) for state in ended]
+        if any(self._by_rows(new) and not new.done for _, new in pairs):
+            return None
+        return sum(self._size(old, new) for old, new in pairs)
 
     def only(self, names: Sequence[str]) -> Self:
         """See `Source`; what could not be understood is looked for in all columns."""
@@ -174,15 +184,25 @@ class FileSource(Source):
             raise InvalidParameter(f"option format is required: {state.path} has none of the known extensions")
         return found
 
-    def _advance(self, state: FileState, limit: int | None) -> tuple[FileState, int]:
-        if self._format(state) in BY_ROWS:
+    def _advance(self, state: FileState, left: Left) -> tuple[FileState, int, int]:
+        """The state after what is taken in next, at least a row if there is one; how many rows and bytes that are."""
+        if self._by_rows(state):
             total = rows_of_file(state, self._format(state))
-            row = total if limit is None else min(total, state.row + limit)
-            return replace(state, row=row, done=row == total), row - state.row
+            row = state.row + min(left.within(state.size, total), total - state.row)
+            new = replace(state, row=row, done=row == total)
+            return new, row - state.row, state.size * (row - state.row) // max(total, 1)
         csv = self._format(state) == "csv"
         prologue = 1 if csv and self.text.header and state.byte == 0 else 0
-        new = advance(state, None if limit is None else limit + prologue, csv and self.text.multiline)
-        return new, max(0, new.row - state.row - prologue)
+        most = None if left.rows is None else left.rows + prologue
+        new = advance(state, most, csv and self.text.multiline, left.bytes)
+        return new, max(0, new.row - state.row - prologue), self._size(state, new)
+
+    def _size(self, old: FileState, new: FileState) -> int:
+        """About how many bytes there are between two states of a file, the later one at its end if it is of rows."""
+        if self._by_rows(new):
+            return new.size * (new.row - old.row) // max(new.row, 1)
+        unread = is_compressed(new.path) and self.store.remote
+        return (new.size * COMPRESSION if unread else new.byte) - old.byte
 
     def _moved(self, from_: Offsets, to: Offsets) -> tuple[dict[str, FileState], list[FileState]]:
         """The files that stand elsewhere in `to` than in `from_`: as they were, by path, and as they are, in order."""

@@ -98,6 +98,14 @@ def _values(messages: Sequence[Message]) -> Sequence[bytes | None]:
     return messages.values if isinstance(messages, PackedMessages) else [*map(_VALUE, messages)]
 
 
+def size_of(messages: Sequence[Message]) -> int:
+    """The bytes of the keys and values of records, as far as they are read."""
+    values = _values(messages)
+    if isinstance(values, PackedValues):
+        return int((values.ends - values.starts).sum())
+    return sum(len(value or b"") + len(m.key() or b"") for value, m in zip(values, messages))
+
+
 def _plain_values(messages: Sequence[Message]) -> Sequence[bytes]:
     """None where one has no value."""
     values = _values(messages)

@@ -79,12 +79,13 @@ def beginning(content: Content, count: int) -> Content:
     return {f.path: f for f in in_order(content)[:count]}
 
 
-def admitted(files: Sequence[LakeFile], begin: int, limit: int | None) -> int:
-    """Up to which file to go from `begin` on, within a limit of rows; at least one file further, if there is one."""
+def admitted(files: Sequence[LakeFile], begin: int, limit: int | None, most_bytes: int | None = None) -> int:
+    """Up to which file to go from `begin` on, within limits; at least one file further, if there is one."""
+    most_bytes = MOST_BYTES if most_bytes is None else most_bytes
     rows = size = 0
     for i in range(begin, len(files)):
         rows, size = rows + files[i].rows, size + files[i].size
-        if i > begin and ((limit is not None and rows > limit) or size > MOST_BYTES):
+        if i > begin and ((limit is not None and rows > limit) or size > most_bytes):
             return i
     return len(files)
 

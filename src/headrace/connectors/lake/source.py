@@ -187,14 +187,14 @@ class LakeSource(Source):
         with self._told():
             table = self._current(now_ms)
             if not after:
-                return self._begin(table, limit.rows(self._max_rows))
+                return self._begin(table, limit)
             if after[TABLE] != table.identity:
                 raise self.made_again()
             if after[AT] is not None and not table.has(after[AT]):
                 raise self._expired(after[AT])
             if after[TAKEN] is not None:
-                return self._go_on(table, after, limit.rows(self._max_rows))
-            return self._follow(table, after, limit.rows(self._max_rows))
+                return self._go_on(table, after, limit)
+            return self._follow(table, after, limit.estimated_rows(self._max_rows))
 
     def made_again(self) -> SourceError:
         """What is said where another table is in the place of the one that is followed."""
@@ -224,7 +224,7 @@ class LakeSource(Source):
 
         return self._contents.of(at, look)
 
-    def _begin(self, table: LakeTable, limit: int | None) -> Binding:
+    def _begin(self, table: LakeTable, limit: Admission) -> Binding:
         at = table.newest
         fields = self._settled_fields(table, at, None)
         base = {TABLE: table.identity, AT: at, TAKEN: None, SAME: None, BEGAN: at, FIELDS: fields, ROWS: 0}
@@ -232,10 +232,10 @@ class LakeSource(Source):
             return Binding(base, 0, False)
         return self._go_on(table, {**base, TAKEN: 0}, limit)
 
-    def _go_on(self, table: LakeTable, after: Offsets, limit: int | None) -> Binding:
+    def _go_on(self, table: LakeTable, after: Offsets, limit: Admission) -> Binding:
         """With the files of the first snapshot."""
         files = changes.in_order(self._content(table, after[AT]))
-        end = changes.admitted(files, after[TAKEN], limit)
+        end = changes.admitted(files, after[TAKEN], limit.rows(self._max_rows), limit.max_bytes)
         rows = sum(f.rows for f in files[after[TAKEN] : end])
         done = end == len(files)
         behind = not done or table.newest != after[AT]

@@ -51,13 +51,14 @@ from headrace.connectors.postgres.pgoutput import (
 )
 from headrace.connectors.postgres.shapes import AskedShape, Stored, TableShape, shapes_of
 from headrace.connectors.postgres.slot_sharing import (
-    BLOCKS,
     CAUGHT_UP,
     COLUMNS,
-    FILE,
     LSN,
+    ROWS,
+    SIZE,
     TABLE,
     columns_of_start,
+    content_of,
     since_emptied,
 )
 from headrace.connectors.postgres.tables import check_alone, check_key, columns, table_file
@@ -218,17 +219,20 @@ class PostgresCdcSource(Source):
             end = slots.end_of_log(c)
             if after.get(CAUGHT_UP) and self._quiet == (after[LSN], end):
                 return Binding(after, 0, False, added=shape.added)
-            room = limit.rows(self._max_rows) if after.get(CAUGHT_UP) else None
+            room = limit.estimated_rows(self._max_rows) if after.get(CAUGHT_UP) else None
+            most_bytes = limit.max_bytes if after.get(CAUGHT_UP) else None
             asked = [self._slot, None if room else slots.lsn_text(end), room, quoted_name(self._publication)]
-            position, rows, truncations = slots.in_turn(lambda: c.execute(_REACHED, asked).fetchone())
-        to = end if not after.get(CAUGHT_UP) else position if rows else after[LSN]
-        if not rows and end - after[LSN] > QUIET_BYTES:
+            position, rows, truncations, more = slots.in_turn(
+                lambda: c.execute(_REACHED, [*asked, most_bytes, room]).fetchone()
+            )
+        to = end if not after.get(CAUGHT_UP) else position if rows or more else after[LSN]
+        if not (rows or more) and end - after[LSN] > QUIET_BYTES:
             to = end
         emptied = max((at for at, data in truncations or () if oid in truncated_tables(bytes.fromhex(data))), default=0)
-        more = {**columns_of_start(after), **since_emptied(after, emptied)}
-        reached = {LSN: max(to, after[LSN]), CAUGHT_UP: True, TABLE: oid, **more}
-        self._quiet = None if rows else (reached[LSN], end)
-        return Binding(reached, rows, False, None, bool(room and rows >= room), added=shape.added)
+        kept = {**columns_of_start(after), **since_emptied(after, emptied)}
+        reached = {LSN: max(to, after[LSN]), CAUGHT_UP: True, TABLE: oid, **kept}
+        self._quiet = None if rows or more else (reached[LSN], end)
+        return Binding(reached, rows, False, None, bool(more), added=shape.added)
 
     def _begin(self, c: Any) -> Binding:
         if c.execute("SELECT FROM pg_publication WHERE pubname = %s", [self._publication]).fetchone() is None:
@@ -238,7 +242,7 @@ class PostgresCdcSource(Source):
         c.execute(slots.NEW, [self._slot, self._slot])
         (lsn,) = c.execute(_CONFIRMED, [self._slot]).fetchone()
         file = table_file(c, quoted_name(self._schema_name, self._table))
-        began = {COLUMNS: self._shape(c, oid, None).stored, BLOCKS: file.blocks, FILE: file.node}
+        began = {COLUMNS: self._shape(c, oid, None).stored, **content_of(file)}
         at = {LSN: int(lsn), CAUGHT_UP: False, TABLE: oid, **began}
         return Binding(at, file.rows, False)
 
@@ -275,6 +279,14 @@ class PostgresCdcSource(Source):
         if from_ and to.get(EMPTIED, 0) > from_.get(EMPTIED, 0):
             tasks += [{EMPTIED: to[EMPTIED], PART: [i, parallelism]} for i in range(parallelism)]
         return tasks
+
+    def rows_between(self, from_: Offsets, to: Offsets) -> int | None:
+        """See `Source`: of content as PostgreSQL guesses."""
+        return None if from_ else to.get(ROWS)
+
+    def bytes_between(self, from_: Offsets, to: Offsets) -> int | None:
+        """See `Source`: of content what the table takes there."""
+        return None if from_ else to.get(SIZE)
 
     def _seen(self, table: int, low: int, high: int) -> ReadTask:
         """What a task gets along of the log, if it is at hand."""
@@ -393,10 +405,17 @@ _FOLLOWED = """SELECT c.oid::oid::bigint, pubinsert AND pubupdate AND pubdelete 
                LEFT JOIN pg_publication_tables t ON t.pubname = pg_publication.pubname
                    AND schemaname = %s AND tablename = %s"""
 _CONFIRMED = "SELECT confirmed_flush_lsn - '0/0'::pg_lsn FROM pg_replication_slots WHERE slot_name = %s"
-# Commits (C); inserts, updates, deletes, truncations; these themselves.
-_REACHED = f"""SELECT (max(lsn) FILTER (WHERE get_byte(data, 0) = 67) - '0/0'::pg_lsn)::bigint,
-               count(*) FILTER (WHERE get_byte(data, 0) IN (73, 85, 68, 84)),
-               jsonb_agg(jsonb_build_array((lsn - '0/0'::pg_lsn)::bigint, encode(data, 'hex')))
-                   FILTER (WHERE get_byte(data, 0) = 84)
-               FROM {slots.PEEK.format(limit="%s::int")}"""
+# Commits (C); inserts, updates, deletes, truncations; these themselves; whether there may be more. All of it up to the
+# last commit before which there are no more bytes than wanted, or the first one.
+_REACHED = f"""WITH m AS MATERIALIZED (
+                   SELECT row_number() OVER () AS n, lsn - '0/0'::pg_lsn AS lsn, get_byte(data, 0) AS kind,
+                          sum(octet_length(data)) OVER (ROWS UNBOUNDED PRECEDING) AS size,
+                          CASE get_byte(data, 0) WHEN 84 THEN encode(data, 'hex') END AS data
+                   FROM {slots.PEEK.format(limit="%s::int")}),
+               reached AS (SELECT coalesce(max(n) FILTER (WHERE size <= coalesce(%s, size)), min(n)) AS n
+                           FROM m WHERE kind = 67)
+               SELECT max(lsn) FILTER (WHERE kind = 67)::bigint, count(*) FILTER (WHERE kind IN (73, 85, 68, 84)),
+                      jsonb_agg(jsonb_build_array(lsn::bigint, data)) FILTER (WHERE kind = 84),
+                      (SELECT max(m.n) > min(reached.n) OR max(m.n) >= %s FROM m, reached)
+               FROM m, reached WHERE m.n <= reached.n"""
 _CHANGES = f"SELECT (lsn - '0/0'::pg_lsn)::bigint, data FROM {slots.PEEK.format(limit='NULL')}"

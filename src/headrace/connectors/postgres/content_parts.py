@@ -5,18 +5,21 @@ from __future__ import annotations
 from itertools import pairwise
 
 from headrace.connectors.base import Offsets, ReadTask
-from headrace.connectors.postgres.slot_sharing import BLOCKS, FILE, TABLE
+from headrace.connectors.postgres.slot_sharing import BLOCKS, FILE, SIZE, TABLE
 from headrace.connectors.postgres.slots import Connection
 from headrace.connectors.postgres.tables import table_file
 
-LEAST_BLOCKS = 1024
+LEAST_BYTES = 8 << 20
 """A smaller part of a table's content is not worth a task."""
+_BLOCK_BYTES = 8192
+"""As blocks mostly are."""
 
 
 def content_tasks(to: Offsets, parallelism: int) -> list[ReadTask]:
     """A table's content, by ranges of the blocks that it had; what it gets behind them is the last one's."""
     blocks = to.get(BLOCKS, 0)
-    count = max(1, min(parallelism, blocks // LEAST_BLOCKS))
+    size = max(to.get(SIZE, 0), blocks * _BLOCK_BYTES)
+    count = max(1, min(parallelism, blocks, size // LEAST_BYTES))
     ends: list[int | None] = [blocks * i // count for i in range(count)]
     pieces = pairwise([*ends, None])
     return [{"content": True, TABLE: to.get(TABLE), FILE: to.get(FILE), BLOCKS: piece} for piece in map(list, pieces)]

@@ -29,16 +29,15 @@ from headrace.connectors.postgres.fetching import declare, fetched
 from headrace.connectors.postgres.options import SHARED, cdc_server, connection, with_slot
 from headrace.connectors.postgres.shapes import AskedShape, shapes_of
 from headrace.connectors.postgres.slot_sharing import (
-    BLOCKS,
     CAUGHT_UP,
     COLUMNS,
-    FILE,
     LSN,
     QUIET_BYTES,
     TABLE,
     Joining,
     SharedTables,
     Transactions,
+    content_of,
 )
 from headrace.connectors.postgres.stretch import HEAD, KEPT_BYTES, Collector, Recent, Stretch
 from headrace.connectors.postgres.tables import check_key, published, table_file
@@ -193,7 +192,7 @@ class PostgresSlot(Source):
                 (oid,) = c.execute(_OID, [name]).fetchone()
                 file = table_file(c, name)
                 shape = shapes_of(c, {0: AskedShape(int(oid), new[number].columns, None)})[0]
-                began = {COLUMNS: shape.stored, BLOCKS: file.blocks, FILE: file.node}
+                began = {COLUMNS: shape.stored, **content_of(file)}
                 at = {LSN: joining.since, CAUGHT_UP: False, TABLE: int(oid), **began}
                 begun[number] = Binding(at, file.rows, False)
         return begun
@@ -202,10 +201,10 @@ class PostgresSlot(Source):
 
     def _look(self, c: Any, low: int, bound: int, end: int, limit: Admission) -> Stretch:
         """What is behind `low`, beyond what is bound as far as there is something and a limit lets it."""
-        room, held = limit.rows(self._max_rows), self._pending
+        room, held = limit.estimated_rows(self._max_rows), self._pending
         while True:
             most = None if room is None else room + held
-            found = self._peek(c, low, end, most)
+            found = self._peek(c, low, end, most).within(bound, limit.max_bytes)
             self._pending = found.pending(bound)
             if most is None or found.high >= end or found.high > bound:
                 break
@@ -224,9 +223,9 @@ class PostgresSlot(Source):
             collector = Collector()
             with c.transaction():
                 declare(c, _HEADS, asked)
-                for positions, cut, data in fetched(c, 3, binary=True):
-                    places = np.frombuffer(b"".join(positions), ">i8").astype(np.int64)
-                    collector.add(places, data, whole=b"\x01" not in cut)
+                for positions, sizes, data in fetched(c, 3, binary=True):
+                    places, ends = (np.frombuffer(b"".join(n), ">i8").astype(np.int64) for n in (positions, sizes))
+                    collector.add(places, data, ends)
             return collector
 
         collector = slots.in_turn(begun)
@@ -295,7 +294,7 @@ def _mark(slot: str) -> str:
     return f"made by headrace for the slot {slot}".replace("'", "")
 
 
-_HEADS = f"""SELECT (lsn - '0/0'::pg_lsn)::bigint, size > {KEPT_BYTES},
+_HEADS = f"""SELECT (lsn - '0/0'::pg_lsn)::bigint, size::bigint,
              CASE WHEN size <= {KEPT_BYTES} OR get_byte(data, 0) = 84 THEN data ELSE substring(data, 1, {HEAD}) END
              FROM (SELECT lsn, data, sum(octet_length(data)) OVER (ROWS UNBOUNDED PRECEDING) AS size
                    FROM {slots.PEEK.format(limit="%s::int")}) AS m"""

@@ -24,6 +24,7 @@ from typing import Final
 from headrace.common.lazy_dataclass import dataclass
 from headrace.connectors.base import EMPTIED, Binding, FollowingTable, Offsets
 from headrace.connectors.postgres.stretch import Stretch
+from headrace.connectors.postgres.tables import TableFile
 
 LSN, CAUGHT_UP, TABLE = "lsn", "caught_up", "table"
 """In offsets: the place in the log, whether it lies behind the reading of the content, and the oid of the table.
@@ -32,8 +33,8 @@ And `EMPTIED`, where the table was truncated: the place at which it was last.
 """
 COLUMNS = "columns"
 """In offsets, where they have it: the table's columns as they were when it began (`shapes.Stored`)."""
-BLOCKS, FILE = "blocks", "file"
-"""In the offsets of content: of how many blocks it was, and of which file (`TableFile`)."""
+BLOCKS, FILE, ROWS, SIZE = "blocks", "file", "rows", "size"
+"""In the offsets of content: of how many blocks it was, and of which file; rows and bytes (`TableFile`)."""
 QUIET_BYTES: Final = 1 << 20
 """So much of the log without a change of any table moves the slot on, too."""
 
@@ -104,6 +105,11 @@ class SharedTables:
 def columns_of_start(after: Offsets) -> Offsets:
     """What offsets say of the table's columns when it began: it stays in those behind them."""
     return {COLUMNS: after[COLUMNS]} if COLUMNS in after else {}
+
+
+def content_of(file: TableFile) -> Offsets:
+    """What offsets say of a table's content."""
+    return {BLOCKS: file.blocks, FILE: file.node, ROWS: file.rows, SIZE: file.size}
 
 
 def since_emptied(after: Offsets, emptied: int) -> Offsets:

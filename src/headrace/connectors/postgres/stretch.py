@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Final
 
 import numpy as np
@@ -39,7 +39,9 @@ class Stretch:
     commits: Ints
     """Where each transaction ends,"""
     counts: Ints
-    """and how many messages there are up to there."""
+    """how many messages there are up to there,"""
+    sizes: Ints
+    """and of how many bytes."""
     messages: Messages | None = None
     """All of it, where it is short."""
     truncations: Sequence[tuple[int, int, int]] = ()
@@ -52,6 +54,15 @@ class Stretch:
     def count(self, table: int, low: int) -> int:
         """How many changes of a table were committed in (low, high]."""
         return int(np.count_nonzero((self.tables == table) & (low < self.ends) & (self.ends <= self.high)))
+
+    def within(self, low: int, most_bytes: int | None) -> Stretch:
+        """As much of it as has so many bytes behind `low`, but at least one transaction there, if there is any."""
+        begun = int(self.sizes[self.commits <= low].max(initial=0))
+        behind = np.flatnonzero(self.commits > low)
+        if most_bytes is None or not len(behind) or self.sizes[-1] - begun <= most_bytes:
+            return self
+        fit = behind[self.sizes[behind] - begun <= most_bytes]
+        return replace(self, high=int(self.commits[fit[-1] if len(fit) else behind[0]]))
 
     def pending(self, low: int) -> int:
         """How many messages there are of transactions that were committed up to `low`."""
@@ -85,6 +96,7 @@ class Collector:
     _ends: list[int] = field(default_factory=list)
     _commits: list[int] = field(default_factory=list)
     _counts: list[int] = field(default_factory=list)
+    _sizes: list[int] = field(default_factory=list)
     _truncations: list[tuple[int, int, int]] = field(default_factory=list)
     _open: list[tuple[int, int]] = field(default_factory=list)
     """Tables that were truncated by what has not ended yet, and where."""
@@ -92,13 +104,14 @@ class Collector:
     """Messages so far."""
     _whole: bool = True
 
-    def add(self, positions: Ints, data: Sequence[bytes], whole: bool) -> None:
-        """Take in what comes next; `whole` if no message was cut."""
+    def add(self, positions: Ints, data: Sequence[bytes], sizes: Ints) -> None:
+        """Take in what comes next; `sizes` are bytes up to each message, which is cut behind `KEPT_BYTES`."""
         for i, (place, message) in enumerate(zip(positions.tolist(), data), self.count + 1):
             if message[0] == _COMMIT:
                 self._ends += [place] * (len(self._tables) - len(self._ends))
                 self._commits.append(place)
                 self._counts.append(i)
+                self._sizes.append(int(sizes[i - self.count - 1]))
                 self._truncations += [(oid, place, at) for oid, at in self._open]
                 self._open = []
             else:
@@ -106,7 +119,7 @@ class Collector:
                 self._tables += found
                 self._open += [(oid, place) for oid in found] if message[0] == _TRUNCATE else []
         self.count += len(data)
-        self._whole = self._whole and whole
+        self._whole = self._whole and int(sizes[-1]) <= KEPT_BYTES
         if self._whole:
             self._positions.append(positions)
             self._data += data
@@ -117,8 +130,8 @@ class Collector:
         high = max(self._commits, default=low) if end is None else end
         tables = _ints(self._tables[: len(self._ends)])
         return Stretch(
-            low, max(low, high), tables, _ints(self._ends), _ints(self._commits), _ints(self._counts), messages,
-            self._truncations,
+            low, max(low, high), tables, _ints(self._ends), _ints(self._commits), _ints(self._counts),
+            _ints(self._sizes), messages, self._truncations,
         )  # fmt: skip
 
 

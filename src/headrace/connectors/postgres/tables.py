@@ -44,14 +44,16 @@ class TableFile:
     """About how many there are, at least 1."""
     blocks: int
     """Of how many blocks its file is; 0 where that is not to be read in parts."""
+    size: int
+    """Bytes that all of it takes, with what is stored out of line."""
     node: int
     """Tells the file from the one that it has when all rows have been written anew."""
 
 
 def table_file(c: Connection, table: str) -> TableFile:
     """That of a table, whose name is quoted."""
-    rows, blocks, node = c.execute(_FILE, [table]).fetchone()
-    return TableFile(max(int(rows), 1), int(blocks), int(node))
+    rows, blocks, size, node = c.execute(_FILE, [table]).fetchone()
+    return TableFile(max(int(rows), 1), int(blocks), int(size), int(node))
 
 
 # Rows as PostgreSQL's planner guesses: by how many a block had when they were counted, or as if they were of middling
@@ -59,7 +61,7 @@ def table_file(c: Connection, table: str) -> TableFile:
 _FILE = """SELECT (blocks * CASE WHEN reltuples > 0 AND relpages > 0 THEN reltuples / relpages ELSE 64 END)::bigint,
                   CASE WHEN relkind = 'r' AND current_setting('server_version_num')::int >= 140000
                       THEN blocks ELSE 0 END,
-                  coalesce(pg_relation_filenode(oid), 0)::bigint
+                  coalesce(pg_table_size(oid), 0)::bigint, coalesce(pg_relation_filenode(oid), 0)::bigint
            FROM pg_class, LATERAL (SELECT coalesce(pg_relation_size(oid), 0)
                                           / current_setting('block_size')::int AS blocks) AS f
            WHERE oid = to_regclass(%s)"""

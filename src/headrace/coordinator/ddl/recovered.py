@@ -20,6 +20,7 @@ from headrace.coordinator.decide.exact import ChangeLog
 from headrace.coordinator.decide.job import NO_FACTS, PlanFacts
 from headrace.coordinator.decide.membership import Membership
 from headrace.coordinator.decide.relation import NEVER
+from headrace.coordinator.decide.row_sizes import RowSize
 from headrace.coordinator.decide.standing import Standing
 from headrace.coordinator.decide.steps import StepPosition
 from headrace.coordinator.decide.watermarks import declared
@@ -95,7 +96,8 @@ def recovered_relation(record: ObjectRecord, state: CatalogState, vault: Vault |
     for run in runs:
         if run.constant_epoch:
             rows[run.epoch_lo] = rows.get(run.epoch_lo, 0) + run.rows
-    return LiveRelation(record, table.to_table_schema(), table.id, changes, rows, table.safe_epoch)
+    size = RowSize().seen(sum(run.rows for run in runs), sum(run.length for run in runs))
+    return LiveRelation(record, table.to_table_schema(), table.id, changes, rows, table.safe_epoch, size=size)
 
 
 def _opened(record: ObjectRecord, vault: Vault) -> Source | None:

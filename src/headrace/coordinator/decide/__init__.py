@@ -12,6 +12,7 @@ under_way.py     what a job has begun, and how far it is with its inputs' conten
 into.py          sinks into tables: what feeds what
 machine.py       what a lane does next: which epoch, who joins, who is created
 targets.py       epochs, parallelism, admission and retries of a group
+row_sizes.py     how wide rows are, as far as is known; how much is taken in at one go
 steps.py         how a large epoch is cut into bounded steps
 together.py      which steps share one Spark job
 group_epoch.py   an epoch of a group: who takes part, how far each is, what it has written

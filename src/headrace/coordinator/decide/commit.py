@@ -30,8 +30,8 @@ class Commit:
     edits: list[Edit] = field(default_factory=list)
     moves: dict[int, JobAdvance] = field(default_factory=dict)
     positions: dict[int, StepPosition | None] = field(default_factory=dict)
-    changes: list[tuple[int, int, int]] = field(default_factory=list)
-    """(View, epoch, rows) of what has become visible."""
+    changes: list[tuple[int, int, int, int]] = field(default_factory=list)
+    """(View, epoch, rows, bytes) of what has become visible."""
     late: tuple[int, ...] = ()
 
     def apply(self, graph: Graph[R, J]) -> None:
@@ -42,9 +42,9 @@ class Commit:
         for job_id, move in self.moves.items():
             if job_id in graph.jobs:
                 graph.jobs[job_id].advance(move)
-        for view, epoch, rows in self.changes:
+        for view, epoch, rows, size in self.changes:
             if view in graph.relations:
-                graph.relations[view].changed(epoch, rows)
+                graph.relations[view].changed(epoch, rows, size)
 
     def happened(self, state: CatalogState) -> bool:
         """Whether a transaction of which the outcome was unknown is durable."""
@@ -112,16 +112,17 @@ def _add_runs(
     if handed is not None:  # the table has them now
         found.edits += [Delete("run", run_id(r.ref)) for r in state.runs_of(handed)]
     own = part.job.tables.get(ROWS)
-    rows = sum(r.rows for r in part.runs if r.table_id == own)
+    runs = [r for r in part.runs if r.table_id == own]
     if own is not None and first:
-        rows += _rows_above(state, own, state.jobs[part.job.id].committed_epoch)
+        runs += _runs_above(state, own, state.jobs[part.job.id].committed_epoch)
+    rows = sum(r.rows for r in runs)
     if rows or closes(graph, state, part.job, part.committed, epoch):
-        found.changes.append((part.job.id, epoch, rows))
+        found.changes.append((part.job.id, epoch, rows, sum(r.length for r in runs)))
 
 
-def _rows_above(state: CatalogState, table_id: int, committed: int) -> int:
-    """Rows of the parts of the epoch that were committed before."""
-    return sum(r.ref.rows for r in state.runs_of(table_id) if r.ref.epoch_lo > committed)
+def _runs_above(state: CatalogState, table_id: int, committed: int) -> list[RunRef]:
+    """The parts of the epoch that were committed before."""
+    return [r.ref for r in state.runs_of(table_id) if r.ref.epoch_lo > committed]
 
 
 def _commit_tables(graph: Graph[R, J], state: CatalogState, job: J, target: int) -> list[Edit]:

@@ -35,6 +35,8 @@ class GraphIndex:
     exacts: dict[int, list[Interval]] = field(default_factory=dict)
 
 
+ANY_EPOCH: Final = 1
+"""Older than all."""
 NOT_AHEAD: Final[Mapping[int, int]] = {}
 """No job has been run beyond its checkpoint."""
 R = TypeVar("R", bound=RelationState)
@@ -180,8 +182,8 @@ class Graph(Generic[R, J]):
 
         Not of the jobs `without`, nor of those that have lost a log: they can never go on, so nothing is kept for them.
         """
-        readers = [j for j in self.consumers(relation_id) if j.reads_from and j.id not in without]
-        return [self.needs(j, relation_id) for j in readers if not self.lost_logs(j)]
+        readers = [j for j in self.consumers(relation_id) if _has_begun(j) and j.id not in without]
+        return [self.needs(j, relation_id) or ANY_EPOCH for j in readers if not self.lost_logs(j)]
 
     def bindings_for(self, job: J) -> list[int]:
         """The relations whose bindings tell a job what it reads, and which watermarks hold for it.
@@ -203,8 +205,10 @@ class Graph(Generic[R, J]):
         for job in self.jobs.values():
             if job.id in without or relation_id not in self.bindings_for(job) or self.lost_logs(job):
                 continue
-            if job.reads_from or relation_id not in job.upstreams:
-                found.append(self.needs(job, relation_id) if job.reads_from else self._begins_from(job))
+            if _has_begun(job):
+                found.append(self.needs(job, relation_id) or ANY_EPOCH)
+            elif relation_id not in job.upstreams:
+                found.append(self._begins_from(job))
         return found
 
     def _begins_from(self, job: J) -> int:
@@ -344,3 +348,8 @@ def _path(edges: dict[str, set[str]], start: str) -> list[str] | None:
                 seen.add(after)
                 pending.append([*way, after])
     return None
+
+
+def _has_begun(job: JobState) -> bool:
+    """Whether a job needs the log of its inputs, or may need it: what it has stored of an epoch may be durable."""
+    return bool(job.reads_from or job.activity.unsure)

@@ -14,6 +14,7 @@ from headrace.common.lazy_dataclass import dataclass
 from headrace.coordinator.decide.exact import intersect_all
 from headrace.coordinator.decide.graph import NOT_AHEAD, Graph, GraphIndex, J, R
 from headrace.coordinator.decide.membership import GroupPlace
+from headrace.coordinator.decide.row_sizes import Intake
 from headrace.coordinator.decide.targets import Decision, aligned_target, bounded_target, decide
 from headrace.state.schema import ROWS
 
@@ -24,7 +25,7 @@ MAX_ROUNDS = 50
 
 
 def next_epoch(
-    graph: Graph[R, J], lane: Sequence[J], limit_rows: int, ahead: Mapping[int, int] = NOT_AHEAD,
+    graph: Graph[R, J], lane: Sequence[J], most: Intake, ahead: Mapping[int, int] = NOT_AHEAD,
     dues: Mapping[int, int] = NOT_AHEAD,
 ) -> Decision:  # fmt: skip
     """The epoch that a lane runs to next, and whether it may run now.
@@ -56,9 +57,11 @@ def next_epoch(
     for job in lane:
         # Up to the target it is settled where the inputs are exact: a stop that they have passed by cannot be met.
         job.keep_stops(lambda s: s > found.target or aligned_target(common, first, s, s) is not None)
-    most = min([found.target, *(stop for job in lane for stop in job.stops.epochs)])
-    limit = most if fresh else bounded_target(most, _changes(graph, lane, min(reached.values()), most), limit_rows)
-    target = aligned_target(common, first, most, limit)
+    last = min([found.target, *(stop for job in lane for stop in job.stops.epochs)])
+    limit = last
+    if not fresh:
+        limit = bounded_target(last, _changes(graph, lane, min(reached.values()), last, most.bytes), most)
+    target = aligned_target(common, first, last, limit)
     if target is None:
         if min(j.stops.asking for j in lane) <= found.target:
             align(graph, lane)
@@ -118,14 +121,17 @@ def _resumed(graph: Graph[R, J], lane: Sequence[J], target: int) -> Decision:
     return Decision(target, bool(behind) and late is None, first, late)
 
 
-def _changes(graph: Graph[R, J], lane: Sequence[J], low: int, target: int) -> list[tuple[int, int | None]]:
-    """(Epoch, rows) of everything that a lane's next epoch may take in."""
-    found: list[tuple[int, int | None]] = []
+def _changes(
+    graph: Graph[R, J], lane: Sequence[J], low: int, target: int, most_bytes: float
+) -> list[tuple[int, int | None, float]]:
+    """(Epoch, rows, bytes of a row) of everything that a lane's next epoch may take in."""
+    found: list[tuple[int, int | None, float]] = []
     for upstream in graph.takes_changes(lane):
         relation = graph.relation(upstream)
         # Of a range of epochs it is not known when in it the rows came: it counts in full at its end.
         ranges = relation.changes.in_range(low, target)
-        found += [(min(high, target), relation.rows_by_epoch.get(first)) for first, high in ranges]
+        row_bytes = relation.counted_bytes(most_bytes)
+        found += [(min(high, target), relation.rows_by_epoch.get(first), row_bytes) for first, high in ranges]
     return found
 
 

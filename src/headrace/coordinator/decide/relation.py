@@ -9,6 +9,7 @@ from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import Column
 from headrace.common.lazy_dataclass import dataclass
 from headrace.coordinator.decide.exact import ChangeLog
+from headrace.coordinator.decide.row_sizes import RowSize
 from headrace.state.schema import TableSchema
 
 NEVER: Final = 1 << 62
@@ -35,6 +36,8 @@ class RelationState:
     """The first epoch at which a source's content is of one moment; `NEVER` while that is not known."""
     in_order: bool = False
     """A source whose rows come in the order of the time that has the watermark: none is late."""
+    size: RowSize = field(default_factory=RowSize)
+    """How wide its rows are: of a table or view those that have changed lately."""
 
     @property
     def id(self) -> int:
@@ -61,11 +64,16 @@ class RelationState:
         """The columns."""
         return self.record.columns
 
-    def changed(self, epoch: int, rows: int | None = None) -> None:
-        """Note a change."""
+    def changed(self, epoch: int, rows: int | None = None, size: int | None = None) -> None:
+        """Note a change, of so many rows and bytes where they are known."""
         self.changes.add(epoch)
         if rows is not None:
             self.rows_by_epoch[epoch] = rows
+            self.size = self.size if size is None else self.size.seen(rows, size)
+
+    def counted_bytes(self, most_bytes: float) -> float:
+        """What a row of it counts for where `most_bytes` are taken in at one go."""
+        return self.size.counted(most_bytes) if self.external else self.size.bytes
 
     def rows_in(self, from_exclusive: int, to_inclusive: int) -> int | None:
         """How many rows changed in a range of epochs; None if that is not known."""

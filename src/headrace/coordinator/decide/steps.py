@@ -10,12 +10,14 @@ docs/design/0005 tells what a crash or a failure between two steps comes to.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 from typing import TypeAlias
 
 from headrace.catalog.records import PositionRecord
 from headrace.common.lazy_dataclass import dataclass
+from headrace.coordinator.decide.row_sizes import Intake
 from headrace.dataflow.params import END_OF_KEYS, LOWEST_KEY
 from headrace.state.schema import RunRef
 
@@ -109,6 +111,8 @@ class TableRest:
     relation: int
     spans: tuple[tuple[int, int, float], ...]
     low: int = LOWEST_KEY
+    row_bytes: float = 0.0
+    """Bytes of a row; 0 if that is not known."""
 
     @classmethod
     def of(cls, relation: int, refs: Sequence[RunRef], low: int, at_most: int | None) -> TableRest:
@@ -118,7 +122,8 @@ class TableRest:
         """
         stored = sum(r.rows for r in refs)
         scale = 1.0 if at_most is None or at_most >= stored else at_most / max(stored, 1)
-        return cls(relation, tuple((r.k_min, r.k_max, r.rows * scale) for r in refs), low)
+        spans = tuple((r.k_min, r.k_max, r.rows * scale) for r in refs)
+        return cls(relation, spans, low, sum(r.length for r in refs) / max(stored, 1))
 
     @property
     def rows(self) -> float:
@@ -157,6 +162,8 @@ class SourceRest:
     total: float
     parts: int
     low: int = 0
+    row_bytes: float = 0.0
+    """What a row counts for, bytes; 0 if that is not known."""
 
     @property
     def rows(self) -> float:
@@ -188,15 +195,16 @@ class Step:
         return sum(s.rows for s in self.slices.values())
 
 
-def plan_step(rests: Sequence[Rest], limit: float) -> Step:
-    """The next step: input by input as much as `limit` rows allow. A relation that is read twice is named once."""
+def plan_step(rests: Sequence[Rest], limit: Intake) -> Step:
+    """The next step: input by input as much as `limit` allows. A relation that is read twice is named once."""
     slices: dict[int, Slice] = {}
     left = limit
     for rest in rests:
-        if left < 1 and slices:
+        rows = left.rows_of(rest.row_bytes)
+        if rows < 1 and slices:
             return Step(slices, last=False)
-        found = slices[rest.relation] = rest.take(max(left, 1))
-        left -= found.rows
+        found = slices[rest.relation] = rest.take(max(rows, 1))
+        left = left.without(found.rows, rest.row_bytes)
         if not found.last:
             return Step(slices, last=False)
     return Step(slices, last=True)
@@ -217,6 +225,6 @@ def advanced(position: StepPosition, step: Step) -> StepPosition:
     return StepPosition(position.epoch, taken)
 
 
-def parts_for(rows: float, limit: int, parallelism: int) -> int:
+def parts_for(rows: float, limit: float, parallelism: int) -> int:
     """Into how many read tasks to cut a source's range of that many rows: enough that a step can be within `limit`."""
-    return parallelism * max(1, -(-int(rows) // max(limit, 1)))
+    return parallelism * max(1, math.ceil(rows / max(limit, 1)))

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from headrace.common.lazy_dataclass import dataclass
 from headrace.coordinator.decide.exact import Interval, newest
+from headrace.coordinator.decide.row_sizes import Intake
 
 ROWS_PER_TASK = 100_000
 """Input rows that one task takes in before a second one pays off."""
@@ -75,18 +76,18 @@ def aligned_target(common: Sequence[Interval], first: int, most: int, limit: int
     return found if found is not None and found <= most else None
 
 
-def bounded_target(target: int, changes: Sequence[tuple[int, int | None]], limit_rows: int) -> int:
-    """The newest epoch up to `target` whose input stays within `limit_rows`.
+def bounded_target(target: int, changes: Sequence[tuple[int, int | None, float]], limit: Intake) -> int:
+    """The newest epoch up to `target` whose input stays within `limit`.
 
-    `changes` are (epoch, rows) of all inputs, in any order. At least the first change is always taken in, whatever
-    its size; one of unknown size counts as `UNKNOWN_ROWS`.
+    `changes` are (epoch, rows, bytes of a row) of all inputs, in any order. At least the first change is always taken
+    in, whatever its size; one of unknown size counts as `UNKNOWN_ROWS`.
     """
-    taken, last = 0, 0
-    for epoch, rows in sorted(changes, key=lambda c: c[0]):
+    left, last = limit, 0
+    for epoch, known, row_bytes in sorted(changes, key=lambda c: c[0]):
         if epoch > target:
             break
-        taken += UNKNOWN_ROWS if rows is None else rows
-        if taken > limit_rows and last and epoch > last:
+        left = left.without(UNKNOWN_ROWS if known is None else known, row_bytes)
+        if left.is_exceeded and last and epoch > last:
             return epoch - 1
         last = epoch
     return target

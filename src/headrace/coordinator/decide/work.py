@@ -5,6 +5,7 @@ Pure: it looks at the graph and at the catalog's content. Whoever runs the step 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import Any, Protocol
@@ -17,6 +18,7 @@ from headrace.coordinator.decide.graph import Graph, J, R
 from headrace.coordinator.decide.group_epoch import GroupEpoch, JobPart
 from headrace.coordinator.decide.job import JobState
 from headrace.coordinator.decide.relation import RelationState
+from headrace.coordinator.decide.row_sizes import Intake
 from headrace.coordinator.decide.steps import (
     Rest,
     Slice,
@@ -40,6 +42,10 @@ class SourceRanges(Protocol):
 
     def rows(self, source_id: int, after: Offsets | None, to: Offsets) -> int | None:
         """How many rows it has; None if that is not known. Without `after`, from the beginning."""
+        ...
+
+    def bytes(self, source_id: int, after: Offsets | None, to: Offsets) -> int | None:
+        """How many bytes it has; None if that is not known."""
         ...
 
     def tasks(self, source_id: int, after: Offsets | None, to: Offsets, parts: int) -> Sequence[Any]:
@@ -73,7 +79,7 @@ class Work:
 
 def next_work(
     graph: Graph[R, J], state: CatalogState, epoch: GroupEpoch[J], part: JobPart[J], sources: Sequence[SourceRest],
-    limit_rows: int,
+    limit: Intake,
 ) -> Work | None:  # fmt: skip
     """What a job does next in an epoch, given what is left of its sources; None if nothing of it is left.
 
@@ -93,7 +99,7 @@ def next_work(
         rests.append(_nothing_of(graph, part.job.upstreams[0]))
     if not rests and not initial and not part.harvests(epoch.target):
         return None
-    step = plan_step(rests, float("inf") if part.job.whole or part.job.delivers else limit_rows)
+    step = plan_step(rests, Intake(math.inf) if part.job.whole or part.job.delivers else limit)
     tasks = {r.relation: r.tasks for r in rests if isinstance(r, SourceRest)}
     inputs = {i: _input(s, refs.get(i, ()), tasks.get(i, ())) for i, s in step.slices.items()}
     taken = {i: END_OF_KEYS if t.done else t.next_key for i, t in part.position.taken.items()}
@@ -161,7 +167,7 @@ def _table_rest(
 
 def source_rests(
     graph: Graph[R, J], state: CatalogState, epoch: GroupEpoch[J], part: JobPart[J], ranges: SourceRanges,
-    limit_rows: int, parallelism: int,
+    limit: Intake, parallelism: int,
 ) -> list[SourceRest]:  # fmt: skip
     """What is left of the ranges of a job's sources in an epoch. Raises the errors of sources, and `LogLost`."""
     found: list[SourceRest] = []
@@ -177,7 +183,8 @@ def source_rests(
         before = None if after is None else after.offsets
         counted = ranges.rows(upstream, before, to.offsets)
         rows = UNKNOWN_ROWS if counted is None else counted
-        parts = taken.parts or parts_for(rows, limit_rows, parallelism)
+        row_bytes = _row_bytes(graph.relation(upstream), ranges.bytes(upstream, before, to.offsets), rows, limit)
+        parts = taken.parts or parts_for(rows, limit.rows_of(row_bytes), parallelism)
         if upstream in part.job.event_time.relations and not graph.relation(upstream).in_order:
             ranges_cut = list(cuts(state, upstream, part.committed, epoch.target))
         else:
@@ -187,8 +194,13 @@ def source_rests(
             ReadPart(task, c.below_us) for c in ranges_cut for task in ranges.tasks(upstream, c.after, c.to, each)
         )
         if tasks:
-            found.append(SourceRest(upstream, tasks, rows, parts, taken.sequence))
+            found.append(SourceRest(upstream, tasks, rows, parts, taken.sequence, row_bytes))
     return found
+
+
+def _row_bytes(source: RelationState, size: int | None, rows: int, limit: Intake) -> float:
+    """What a row of a source's range counts for: as the offsets tell, if they do, else by what has been read of it."""
+    return source.counted_bytes(limit.bytes) if size is None else size / max(rows, 1)
 
 
 def _check_bindings(graph: Graph[R, J], state: CatalogState, part: JobPart[J], target: int) -> None:

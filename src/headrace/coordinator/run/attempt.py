@@ -7,6 +7,8 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import field
+from itertools import groupby
+from operator import attrgetter
 
 from headrace.catalog.edits import DATABASE_KEY
 from headrace.catalog.state import CatalogState
@@ -15,10 +17,11 @@ from headrace.common.lazy_dataclass import dataclass
 from headrace.config import Settings
 from headrace.connectors.base import Offsets, Source
 from headrace.connectors.confidential import hiding
-from headrace.connectors.job_options import MAX_ROWS, PARALLELISM
+from headrace.connectors.job_options import MAX_MB, MAX_ROWS, PARALLELISM
 from headrace.connectors.sinks import open_sink
 from headrace.coordinator.ddl.secrets import Vault
 from headrace.coordinator.decide.group_epoch import GroupEpoch, JobPart
+from headrace.coordinator.decide.row_sizes import Intake
 from headrace.coordinator.decide.targets import choose_parallelism
 from headrace.coordinator.decide.watermarks import mark_at
 from headrace.coordinator.decide.work import Work, lookup_refs, next_work, note_left_out, note_step, source_rests
@@ -78,6 +81,17 @@ class EpochInFlight:
             p.job.activity.withdrawn or p.version != p.job.version or not p.job.runnable for p in self.epoch.parts
         )
         return gone or self.given_up or any(b.given_up for b in self.before)
+
+
+def step_intake(settings: Settings, part: JobPart[Job]) -> Intake:
+    """Most that a step of a job takes in."""
+    return Intake(step_rows(settings, part), most_bytes(settings, part.job))
+
+
+def most_bytes(settings: Settings, job: Job) -> int:
+    """Most bytes that a job takes in at one go, if it has the choice: its option, else the setting."""
+    chosen = job.options.get(MAX_MB)
+    return (int(chosen) if chosen else settings.max_mb_per_epoch) << 20
 
 
 def step_rows(settings: Settings, part: JobPart[Job]) -> int:
@@ -156,10 +170,24 @@ class _Ranges:
         source = self._open(source_id)
         return source.rows_between(source.start_offsets() if after is None else after, to)
 
+    def bytes(self, source_id: int, after: Offsets | None, to: Offsets) -> int | None:
+        """See `SourceRanges`."""
+        source = self._open(source_id)
+        return source.bytes_between(source.start_offsets() if after is None else after, to)
+
     def tasks(self, source_id: int, after: Offsets | None, to: Offsets, parts: int) -> Sequence[object]:
         """See `SourceRanges`."""
         source = self._open(source_id)
         return source.plan(source.start_offsets() if after is None else after, to, parts)
+
+    def joined(self, source_id: int, parts: Sequence[ReadPart], parallelism: int) -> list[ReadPart]:
+        """Parts that follow each other as fewer ones, where that is cheaper; none that differ in what is late."""
+        source = self._open(source_id)
+        return [
+            ReadPart(task, below_us)
+            for below_us, found in groupby(parts, attrgetter("below_us"))
+            for task in source.joined([part.task for part in found], parallelism)
+        ]
 
 
 class Attempts:
@@ -184,11 +212,11 @@ class Attempts:
     def work_of(self, epoch: GroupEpoch[Job], part: JobPart[Job]) -> Work | None:
         """What a part of an epoch does next; None if nothing is left. Raises `LogLost`, and the errors of sources."""
         job, graph, catalog, settings = part.job, self._live.graph, self._storage.catalog, self._runtime.settings
-        ranges, limit_rows = _Ranges(self._live, self._vault, job), step_rows(settings, part)
+        ranges, limit = _Ranges(self._live, self._vault, job), step_intake(settings, part)
         tasks = most_tasks(settings, job.options)
-        sources = source_rests(graph, catalog.state, epoch, part, ranges, limit_rows, tasks)
+        sources = source_rests(graph, catalog.state, epoch, part, ranges, limit, tasks)
         with catalog.reading() as state:
-            return next_work(graph, state, epoch, part, sources, limit_rows)
+            return next_work(graph, state, epoch, part, sources, limit)
 
     def reach_target(self, job: Job) -> None:
         """Look whether a sink's target can be written to. Raises `SinkError`, and what is wrong with its options."""
@@ -220,6 +248,7 @@ class Attempts:
         }
         # Before the last step rows may come that are below it.
         closed_us = mark_at(graph, state, job.event_time.closes, epoch.target) if work.step.last else None
+        parallelism = choose_parallelism(round(work.step.rows), most_tasks(settings, job.options))
         looked_up = frozenset[int]() if job.plan is None else job.plan.lookups | job.plan.arrangements
         params = EpochParams(
             attempt=attempt,
@@ -236,7 +265,11 @@ class Attempts:
             tables=tables,
             lookups={i: lookup_refs(graph, state, epoch, part, i) for i in looked_up},
             taken={i: until for i, until in work.taken.items() if i in looked_up},
-            sources={i: self._source_input(i, found.tasks) for i, found in work.inputs.items() if i not in tables},
+            sources={
+                i: self._source_input(job, i, found.tasks, parallelism)
+                for i, found in work.inputs.items()
+                if i not in tables
+            },
             state=own,
             closed_us=closed_us,
             delivery=f"{state.config.get(DATABASE_KEY, 0):x}-{job.id}" if job.delivers else "",
@@ -244,10 +277,14 @@ class Attempts:
             sink_name=job.name if job.delivers else "",
             sink_secrets=self._vault.values(graph.relation(job.id).record.secrets),
         )
-        return params, choose_parallelism(round(work.step.rows), most_tasks(settings, job.options))
+        return params, parallelism
 
-    def _source_input(self, source_id: int, tasks: tuple[ReadPart, ...]) -> SourceInput:
+    def _source_input(
+        self, job: Job, source_id: int, tasks: Sequence[ReadPart], parallelism: int
+    ) -> SourceInput:  # fmt: skip
         relation = self._live.graph.relation(source_id)
+        if len(tasks) > parallelism:
+            tasks = _Ranges(self._live, self._vault, job).joined(source_id, tasks, parallelism)
         secrets = self._vault.values(relation.record.secrets)
         columns = tuple((c.name, c.type, c.nullable) for c in relation.columns)
         read = tuple(part.task for part in tasks)
@@ -317,6 +354,7 @@ class Attempts:
             note_left_out(part, result.runs)
             return
         note_step(part, work, result.runs, result.due_us)
+        self._note_sizes(result)
         part.delivered = part.delivered or (part.job.delivers and bool(result.rows_out))
         reads = {
             i: reads_of(rows, first=not part.committed, at_hand=i in attempt.at_hand)
@@ -324,6 +362,15 @@ class Attempts:
         }
         now.results.append(FinishedStep(part.job, result, reads))
         self._note_progress(now, part, work)
+
+    def _note_sizes(self, result: EpochResult) -> None:
+        """How wide rows are of sources: the next step, and the next binding, go by that."""
+        live = self._live
+        with live.lock:
+            for source_id, (rows, size) in result.read_of_sources.items():
+                source = live.graph.relations.get(source_id)
+                if source is not None:
+                    source.size = source.size.seen(rows, size)
 
     def _note_progress(self, now: EpochInFlight, part: JobPart[Job], work: Work) -> None:
         job, now_s = part.job, self._runtime.clock.monotonic_s()

@@ -70,7 +70,7 @@ class Failures:
                 if record.committed_epoch > job.committed:
                     for ref in (r.ref for r in state.runs_of(live.graph.relation(job.id).state_table)):
                         if job.committed < ref.epoch_hi <= record.committed_epoch:
-                            live.graph.relation(job.id).changed(ref.epoch_hi, ref.rows)
+                            live.graph.relation(job.id).changed(ref.epoch_hi, ref.rows, ref.length)
                 job.learn(record, position_of(state.positions_of(job.id)))
 
     def doubt(self, now: EpochInFlight | None) -> None:

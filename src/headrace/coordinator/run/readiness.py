@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from headrace.catalog.catalog import Catalog
@@ -10,10 +11,11 @@ from headrace.coordinator.decide import machine
 from headrace.coordinator.decide.group_epoch import ahead_of, dues_after
 from headrace.coordinator.decide.machine import MAX_HELD, checkpoint_due, may_join, may_run_ahead, next_epoch, pacing
 from headrace.coordinator.decide.membership import Move
+from headrace.coordinator.decide.row_sizes import Intake
 from headrace.coordinator.decide.targets import Decision
 from headrace.coordinator.decide.view_options import Cadence
 from headrace.coordinator.decide.view_options import cadence as cadence_of
-from headrace.coordinator.run.attempt import max_rows
+from headrace.coordinator.run.attempt import max_rows, most_bytes
 from headrace.coordinator.run.committer import Committer
 from headrace.coordinator.run.lane_failures import refused
 from headrace.coordinator.run.live_state import Job, LiveState
@@ -22,7 +24,6 @@ from headrace.state.merge import levels
 
 STALL_LOOK_S = 1.0
 """Seconds between two looks whether compaction has caught up with a group that it holds back."""
-ANY_ROWS = 1 << 62
 
 
 class Readiness:
@@ -95,8 +96,9 @@ class Readiness:
         if not self.may_open(lane):
             return Decision(0, False)
         waiting = [now.epoch for now in self._commits.waiting]
-        limit_rows = min(_most_rows(self._runtime.settings, j) for j in lane)
-        found = next_epoch(live.graph, lane, limit_rows, ahead_of(waiting), dues_after(waiting))
+        settings = self._runtime.settings
+        most = Intake(min(_most_rows(settings, j) for j in lane), min(_most_bytes(settings, j) for j in lane))
+        found = next_epoch(live.graph, lane, most, ahead_of(waiting), dues_after(waiting))
         if not found.run:
             self._note_wait(lane, found)
             if asked != [j.stops.asking for j in lane]:
@@ -143,6 +145,10 @@ class Readiness:
         return settings.backfill_caught_up_ticks * settings.barrier_interval_ms
 
 
-def _most_rows(settings: Settings, job: Job) -> int:
+def _most_rows(settings: Settings, job: Job) -> float:
     """Rows that its next epoch may have: any number where that may be what mends the one before."""
-    return ANY_ROWS if refused(job, job.error) else max_rows(settings, job)
+    return math.inf if refused(job, job.error) else max_rows(settings, job)
+
+
+def _most_bytes(settings: Settings, job: Job) -> float:
+    return math.inf if refused(job, job.error) else most_bytes(settings, job)

@@ -20,12 +20,13 @@ from headrace.catalog.edits import AddEvent, Edit, EditRejected, Put
 from headrace.catalog.records import ObjectRecord, RemapRecord
 from headrace.common.faults import fault_point
 from headrace.common.lazy_dataclass import dataclass
-from headrace.connectors.base import RATE, Admission, Binding, FollowingTable, Offsets, SlotStanding, Source
+from headrace.connectors.base import MAX_MB, RATE, Admission, Binding, FollowingTable, Offsets, SlotStanding, Source
 from headrace.connectors.option_reader import OptionReader
 from headrace.connectors.sources import holds, is_whole
 from headrace.coordinator.ddl.secrets import Vault
 from headrace.coordinator.decide.allowance import Allowance
 from headrace.coordinator.decide.relation import NEVER
+from headrace.coordinator.decide.row_sizes import RowSize
 from headrace.coordinator.decide.targets import retry_delay_ms
 from headrace.coordinator.decide.watermarks import declared, raised
 from headrace.coordinator.observe.progress import ProgressBook
@@ -54,6 +55,8 @@ class _Poll:
     tables: tuple[LiveRelation, ...]
     """Those of a shared source that are asked for with it."""
     after: Offsets | None
+    options: Mapping[str, str]
+    """The source's, as they are stored now."""
     since_s: float
     late: bool = False
     """A tick has waited for it in vain: it is taken when it comes, and no other tick waits for it."""
@@ -249,9 +252,9 @@ class Ticker:
     def _ask(self, relation: LiveRelation, reader: _Reader) -> _Poll:
         newest = self._storage.catalog.state.newest_remap(relation.id)
         after = None if newest is None else newest.offsets
-        poll = _Poll(relation, reader.followers, after, self._runtime.clock.monotonic_s())
-        poll.late, poll.allowed, poll.nothing = reader.slow, reader.allowance, reader.held
         record = reader.record or relation.record
+        poll = _Poll(relation, reader.followers, after, record.options, self._runtime.clock.monotonic_s())
+        poll.late, poll.allowed, poll.nothing = reader.slow, reader.allowance, reader.held
 
         def ask() -> None:
             since_s = time.monotonic()
@@ -275,9 +278,7 @@ class Ticker:
 
     def _answer(self, poll: _Poll, source: Source) -> None:
         relation = poll.relation
-        limit = Admission(self._runtime.settings.max_rows_per_epoch)
-        if poll.allowed is not None:
-            limit = Admission(limit.rows(poll.allowed.rows))
+        limit = self._limit(poll, source)
         after = source.start_offsets() if poll.after is None else poll.after
         if poll.nothing:
             poll.bindings = [(relation, Binding(after, 0, False))]
@@ -291,6 +292,19 @@ class Ticker:
         if holds(relation.record.options) and (taken := self._taken(relation.id)) is not None:
             source.acknowledge(taken)
         poll.bindings = [(relation, source.latest_offsets(after, limit, self._runtime.clock.now_ms()))]
+
+    def _limit(self, poll: _Poll, source: Source) -> Admission:
+        """How much the next binding of a source may take in."""
+        settings, relation = self._runtime.settings, poll.relation
+        own_mb = MAX_MB.read(OptionReader(poll.options))
+        most_bytes = min(settings.max_mb_per_epoch, own_mb or settings.max_mb_per_epoch) << 20
+        if not relation.size.bytes and not poll.tables and (told := source.row_bytes) is not None:
+            with self._live.lock:
+                relation.size = RowSize.told(told)
+        # Those of its tables of which something has been read say more of a shared source than the others.
+        read = [r for r in poll.tables if r.size.bytes] or [relation]
+        rows = Admission(settings.max_rows_per_epoch).rows(None if poll.allowed is None else poll.allowed.rows)
+        return Admission(rows, most_bytes, max(r.counted_bytes(most_bytes) for r in read))
 
     def _follower(self, relation: LiveRelation) -> FollowingTable:
         newest = self._storage.catalog.state.newest_remap(relation.id)

@@ -204,7 +204,8 @@ class GroupCommit:
             self._parts.tables.note(tables, deltas, epoch, refs if sure else None)
         with live.lock:
             for table in tables:
-                table.relation.changed(epoch, sum(r.rows for r in refs[table.relation.id]))
+                runs = refs[table.relation.id]
+                table.relation.changed(epoch, sum(r.rows for r in runs), sum(r.length for r in runs))
 
 
 def _edits(

@@ -112,6 +112,8 @@ class InputStage(Labelled, Unkeyed):
         for n in range(i, len(source.tasks), self.parallelism):
             for found in self._read(task, reader, source.tasks[n]):
                 task.row_error_count += found.error_count
+                task.rows_read += found.batch.num_rows or found.error_count
+                task.bytes_read += found.read_bytes
                 room = ERROR_SAMPLES - len(task.row_errors)
                 task.row_errors += found.errors[:room]
                 batch = found.batch if self.late is None else self._in_time(task, found.batch, below_us[n])

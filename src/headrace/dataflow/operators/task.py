@@ -155,6 +155,10 @@ class Task:
         """Rows of a source that were not taken in because the watermark had passed them."""
         self.newest_us: int | None = None
         """The highest event time that was read of a source."""
+        self.rows_read = 0
+        """Rows that were read of a source, late ones among them."""
+        self.bytes_read = 0
+        """And how many bytes these were, see `ReadBatch.size`."""
         self.undelivered = False
         """See `Acknowledgement`."""
 
@@ -188,7 +192,8 @@ class Task:
         return Acknowledgement(
             self.params.attempt, self.label, self.partition, self.attempt_number, self.rows_in, self.rows_out,
             self.rows_written, self.spilled_bytes, tuple(self.row_errors), self.row_error_count, self.due_us,
-            self.late_rows, self.newest_us, undelivered=self.undelivered,
+            self.late_rows, self.newest_us, undelivered=self.undelivered, rows_read=self.rows_read,
+            bytes_read=self.bytes_read,
         )  # fmt: skip
 
 

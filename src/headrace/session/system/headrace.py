@@ -104,7 +104,7 @@ def _epochs(context: Context) -> Rows:
 def _sources(context: Context) -> Rows:
     state = context.catalog.state
     errors, left = context.coordinator.source_errors(), context.coordinator.rows_left()
-    added = context.coordinator.columns_there()
+    added, wide = context.coordinator.columns_there(), context.coordinator.row_bytes()
     for o in state.objects_of(SourceContent):
         newest = state.newest_remap(o.id)
         error, since_ms = errors.get(o.id, (None, 0))
@@ -115,7 +115,7 @@ def _sources(context: Context) -> Rows:
             "error": shown_error(context, o.id, None if error is None else str(error)),
             "error_since": moment(since_ms), "paused": o.content_as(SourceContent).paused,
             "rows_behind": sum(left[o.id].values()) if o.id in left else None,
-            "columns_there": ", ".join(added[o.id]) if o.id in added else None,
+            "row_bytes": wide.get(o.id), "columns_there": ", ".join(added[o.id]) if o.id in added else None,
         }  # fmt: skip
 
 
@@ -297,7 +297,7 @@ _COLUMNS = {
     ),
     "sources": (
         "id bigint, name, schema_name, connector, epoch bigint, offsets, watermark timestamp, error, "
-        "error_since timestamp, paused boolean, rows_behind bigint, columns_there", _sources,
+        "error_since timestamp, paused boolean, rows_behind bigint, row_bytes bigint, columns_there", _sources,
     ),
     "source_splits": (
         "source_id bigint, source, schema_name, split, position, rows_behind bigint", _source_splits,
