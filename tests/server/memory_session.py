@@ -67,6 +67,7 @@ class Database:
     lock: threading.Lock = field(default_factory=threading.Lock)
     """Connections come and go in threads of their own."""
     sessions: list[MemorySession] = field(default_factory=list)
+    """Those that are open."""
 
     def session(self, parameters: dict[str, str]) -> MemorySession:
         if parameters.get("database") == "missing":
@@ -74,8 +75,8 @@ class Database:
         with self.lock:
             self.opened += 1
             self.all_closed.clear()
-        made = MemorySession(self, parameters)
-        self.sessions.append(made)
+            made = MemorySession(self, parameters)
+            self.sessions.append(made)
         return made
 
 
@@ -125,6 +126,7 @@ class MemorySession:
     def close(self) -> None:
         with self.database.lock:
             self.database.closed += 1
+            self.database.sessions.remove(self)
             if self.database.closed == self.database.opened:
                 self.database.all_closed.set()
 

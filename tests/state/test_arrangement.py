@@ -31,6 +31,7 @@ def _small_batches() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run_module, "RUN_BATCH_ROWS", 8)
         patch.setattr(run_module, "INDEX_STRIDE", 4)
+        patch.setattr(arrangement_module, "MAPPED_BYTES", 500)
         yield
 
 
@@ -115,6 +116,46 @@ def test_one_run_is_passed_through(tmp_path: Path) -> None:
     assert max(b.num_rows for b in scanned) == 5
     stored = cache.get(tmp_path, ref).batch(0).column("id").buffers()[1].address
     assert scanned[0].column("id").buffers()[1].address == stored
+
+
+def _mapped_bytes(path: Path) -> int:
+    """How much of a file is in the memory of this process."""
+    smaps = Path("/proc/self/smaps")
+    if not smaps.exists():
+        pytest.skip("needs /proc")
+    found, ours = 0, False
+    for line in smaps.read_text().splitlines():
+        words = line.split()
+        if "-" in words[0]:
+            ours = words[-1] == str(path)
+        elif ours and words[0] == "Rss:":
+            found += int(words[1]) << 10
+    return found
+
+
+@pytest.mark.parametrize("runs", [1, 2])
+def test_a_scan_of_many_bytes_lets_go_of_what_it_has_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runs: int
+) -> None:
+    monkeypatch.setattr(run_module, "RUN_BATCH_ROWS", 4096)
+    monkeypatch.setattr(run_module, "INDEX_STRIDE", 64)
+    n = 200_000
+    numbers, zeros = pa.array(np.arange(n)), pa.array(np.zeros(n, dtype=np.int64))
+    names, ones = pa.array([f"the name of number {i}" for i in range(n)]), pa.array(np.ones(n, dtype=np.int64))
+    batch = pa.RecordBatch.from_arrays([numbers, zeros, numbers, names, ones], schema=SCHEMA.arrow())
+    refs = [write_run(tmp_path, str(e), [Section(1, SCHEMA, [batch], e)])[0] for e in range(1, 1 + runs)]
+    size, kept = (tmp_path / "1").stat().st_size, {}
+    for limit in (1 << 40, 0):
+        monkeypatch.setattr(arrangement_module, "MAPPED_BYTES", limit)
+        cache, total = RunCache(), 0
+        for rows in Arrangement(SCHEMA, refs, tmp_path, cache=cache).scan_unsorted(chunk_rows=8192):
+            total += sum(rows.column("id").to_pylist())
+        del rows
+        assert total == runs * n * (n - 1) // 2
+        kept[limit] = _mapped_bytes(tmp_path / "1")
+        assert cache.get(tmp_path, refs[0]).batch(7).column("id").to_pylist() == list(range(7 * 4096, 8 * 4096))
+    assert kept[1 << 40] > size * 0.9
+    assert kept[0] < size * 0.1
 
 
 def test_a_table_without_runs_is_empty(tmp_path: Path) -> None:

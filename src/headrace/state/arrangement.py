@@ -25,6 +25,8 @@ CHUNK_ROWS = 262_144
 """Rows that a scan holds in memory at a time, about."""
 PIECE_ROWS = 4_096
 """Rows that an unsorted scan puts together at least, out of small runs."""
+MAPPED_BYTES = 64 << 20
+"""Bytes of runs up to which a scan leaves them mapped; of more it lets go behind itself."""
 LOOK_ROWS = 1024
 """Rows of each run that are looked at together for the first one that is there."""
 _MOST_QUOTA = 1 << 60
@@ -225,15 +227,17 @@ class Arrangement:
     ) -> Iterator[pa.RecordBatch]:  # fmt: skip
         runs = self._cache.get_all(self._root, [r for r in self.refs if overlaps(r, k_from, k_to)])
         whole = spans(runs, k_from, k_to)
-        if len(whole) == 1 and not self._has_epochs(whole[0].run):
-            yield from filter(len, (self._alive(whole[0].run, b) for b in _limited(whole[0], chunk_rows)))
-            return
-        for part in chunks(whole, chunk_rows):
+        large = sum(s.run.stored_bytes(s.start, s.stop) for s in whole) > MAPPED_BYTES
+        one = len(whole) == 1 and not self._has_epochs(whole[0].run)
+        for part in _cut(whole[0], chunk_rows) if one else chunks(whole, chunk_rows):
             if len(part) == 1 and not self._has_epochs(part[0].run):
                 yield from filter(len, (self._alive(s.run, b) for s in part for b in s.run.slices(s.start, s.stop)))
-                continue
-            rows = [self._snapshot(span.run, b) for span in part for b in span.run.slices(span.start, span.stop)]
-            yield from filter(len, together(rows))
+            else:
+                rows = [self._snapshot(span.run, b) for span in part for b in span.run.slices(span.start, span.stop)]
+                yield from filter(len, together(rows))
+                del rows
+            for span in part if large else ():
+                span.run.let_go(span.start, span.stop)
 
     def lowest_key(self, k_from: int, look_rows: int = LOOK_ROWS) -> int | None:
         """The lowest `__k`, not below `k_from`, that has a row; None where there is none.
@@ -331,7 +335,11 @@ def _where(batch: pa.RecordBatch, keep: Bools) -> pa.RecordBatch:
     return batch if keep.all() else batch.filter(pa.array(keep))
 
 
-def _limited(span: RowSpan, chunk_rows: int) -> Iterator[pa.RecordBatch]:
+def _cut(span: RowSpan, chunk_rows: int) -> Iterator[list[RowSpan]]:
+    """The rows in parts of at most so many, each of one batch."""
+    at = span.start
     for batch in span.run.slices(span.start, span.stop):
         for start in range(0, batch.num_rows, chunk_rows):
-            yield batch.slice(start, chunk_rows)
+            stop = min(start + chunk_rows, batch.num_rows)
+            yield [RowSpan(span.run, at + start, at + stop)]
+        at += batch.num_rows

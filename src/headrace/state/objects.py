@@ -351,6 +351,18 @@ def map_object(root: str | os.PathLike[str], path: str, offset: int, length: int
     return memoryview(mapped)[skip : skip + length]
 
 
+def let_go(view: memoryview, start: int, stop: int) -> None:
+    """Give back the memory that some bytes of a mapping take in this process. Whoever reads them maps them again."""
+    mapped = view.obj
+    if not isinstance(mapped, mmap.mmap) or not hasattr(mmap, "MADV_DONTNEED"):
+        return
+    at = len(mapped) - len(view)  # what is mapped before it, so that the mapping begins with a page
+    low = at + start + -(at + start) % mmap.PAGESIZE
+    length = (at + stop) // mmap.PAGESIZE * mmap.PAGESIZE - low
+    if length > 0:
+        mapped.madvise(mmap.MADV_DONTNEED, low, length)
+
+
 def sync_object(root: str | os.PathLike[str], path: str) -> None:
     """Force an object that was written without that to the disk, with its name.
 

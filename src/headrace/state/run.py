@@ -46,7 +46,7 @@ from headrace.state.kernels.bloom import KeyFilter, Probe, Words, filter_words
 from headrace.state.kernels.equality import Ints
 from headrace.state.kernels.order import expand_ranges
 from headrace.state.kernels.sizes import overflows_named, row_bytes
-from headrace.state.objects import ObjectBuffer, SectionSink, append_unsynced
+from headrace.state.objects import ObjectBuffer, SectionSink, append_unsynced, let_go
 from headrace.state.schema import RunRef, TableSchema
 from headrace.state.stores import ObjectStore, Root, store_of
 from headrace.state.watermark import time_range
@@ -551,6 +551,11 @@ class Run:
         """Bytes of the batches that hold rows `start` to `stop`, exclusive: at least what these rows take."""
         (low, _), (high, _) = self._place(start), self._place(stop - 1)
         return self._blocks[high][0] - (self._blocks[low - 1][0] if low else 0)
+
+    def let_go(self, start: int, stop: int) -> None:
+        """Give back the memory that the batches of rows `start` to `stop`, exclusive, take in this process."""
+        (low, _), (high, _) = self._place(start), self._place(stop - 1)
+        let_go(self._view, self._blocks[low - 1][0] if low else 0, self._blocks[high][0])
 
 
 class RunCache:
