@@ -87,6 +87,8 @@ class MemorySession:
         self.statements = ByName("prepared statement", "26000", "42P05")
         self.find_portal = None
         self.client = ""
+        self.sends_until_s = None
+        self.stopped = lambda: None
         self.number = database.opened
         self.cursors = ByName("cursor", "34000", "42P03")
         self.parameters = {"server_version": "13.14.0", "application_name": parameters.get("application_name", "")}
@@ -122,6 +124,7 @@ class MemorySession:
         with self.database.lock:
             self.database.cancelled += 1
         self._cancel.set()
+        self.stopped()
 
     def close(self) -> None:
         with self.database.lock:
@@ -153,7 +156,7 @@ class MemorySession:
             return Result(word.upper())
         if found := re.fullmatch(r"copy \(subscribe (\w+)\) to stdout", sql, re.I):
             columns, rows = self._table(found[1])
-            return Result("COPY", columns, self._followed(columns, rows), copy=CopyFormat())
+            return Result("COPY", columns, self._followed(columns, rows), copy=CopyFormat(), follows=True)
         if word in ("declare", "fetch", "move", "close"):
             return self._cursor(sql)
         if found := re.fullmatch(r"notify '(.*)'", sql, re.I):

@@ -9,8 +9,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
+import pyarrow as pa
 import structlog
 
 from headrace.common.zones import Zone
@@ -21,6 +22,7 @@ from headrace.server import backend, frontend
 from headrace.server.backend import Report
 from headrace.server.copy_in import CopyIn
 from headrace.server.copy_out import CopyOut, copy_data
+from headrace.server.encoders import ENCODERS, Data, Encode, cut
 from headrace.server.frontend import FrontendMessage
 from headrace.server.gate import AccessGate, ClientSocket, Login
 from headrace.server.portals import (
@@ -29,7 +31,6 @@ from headrace.server.portals import (
     WireStatement,
     close_result,
     is_blank,
-    pieces,
 )
 from headrace.server.row_messages import data_rows, row_blocks, row_description
 from headrace.server.short_way import OneStatement, Quickly, StatementKey, WireStatements, asked_once, key_of
@@ -52,8 +53,6 @@ from headrace.session.result import (
 from headrace.sql.type_names import spark_type_of_oid
 
 _log = structlog.get_logger("headrace.server")
-Data: TypeAlias = bytes | memoryview
-"""What is to be sent."""
 _CHUNK_BYTES: Final = 32 << 10
 _PARSE_COMPLETE: Final = backend.PARSE_COMPLETE.encode()
 SHORT_SECRET_BYTES: Final = 4
@@ -123,6 +122,8 @@ class Connection:
         """What is known of the client's line."""
         self.send_now: Callable[[bytes], None] = lambda data: None
         """Sends whole messages beside those that are yielded; any thread."""
+        self.hurry: Callable[[], None] = lambda: None
+        """Has whoever waits for the client to take rows ask for the next ones: there may be none. Any thread."""
         self._out = bytearray()
         self._skipping = False
         self._inline = False
@@ -507,6 +508,7 @@ class Connection:
         self._note("login")
         self.session.find_portal = self._portal_cursor
         self.session.tell = self._tell
+        self.session.stopped = lambda: self.hurry()
         self._send(backend.AuthenticationOk())
         known = {**_DEFAULT_PARAMETERS, "session_authorization": parameters["user"]}
         known["application_name"] = parameters.get("application_name", "")
@@ -580,15 +582,13 @@ class Connection:
             yield from self._copy_out(result)
             return
         self._notices(result.notices)
-        told, rows = len(result.notices), 0
+        told, batches = len(result.notices), _Counted(result.batches)
         if result.columns is not None:
             formats = (1,) if result.binary else ()
             self._send(row_description(result.columns, formats))
-            for batch in pieces(result):
-                rows += batch.num_rows
-                yield from self._rows(row_blocks(batch, result.columns, formats, self._zone))
+            yield from self._rows(result, batches, _rows_encoder(result.columns, formats, self._zone))
         self._notices(result.notices[told:])
-        self._complete(result.tag, rows)
+        self._complete(result.tag, batches.rows)
 
     # Extended query
 
@@ -667,15 +667,19 @@ class Connection:
             return
         if not again:
             self._notices(result.notices)
-        told, rows = len(result.notices), 0
-        for batch in portal.read(max(max_rows, 0)) if result.columns is not None else ():
-            rows += batch.num_rows
-            yield from self._rows(row_blocks(batch, result.columns or (), portal.result_formats, self._zone))
+        told, batches = len(result.notices), _Counted(portal.read(max(max_rows, 0)))
+        if result.columns is not None:
+            try:
+                encode = _rows_encoder(result.columns, portal.result_formats, self._zone)
+                yield from self._rows(result, batches, encode)
+            except BaseException:
+                portal.close()
+                raise
         self._notices(result.notices[told:])
         if result.columns is not None and not portal.exhausted:
             self._send(backend.PORTAL_SUSPENDED)
         else:
-            self._complete(result.tag, rows)
+            self._complete(result.tag, batches.rows)
 
     def _close_named(self, kind: str, name: str) -> None:
         if kind == "S":
@@ -708,18 +712,19 @@ class Connection:
 
     def _copy_out(self, result: Result) -> Iterator[Data]:
         assert result.copy is not None
-        columns, told, rows = result.columns or [], len(result.notices), 0
+        columns, told, batches = result.columns or [], len(result.notices), _Counted(result.batches)
         out = CopyOut(result.copy, columns, self._zone)
         self._notices(result.notices)
         self._send(backend.CopyResponse("H", result.copy.form == "binary", len(columns)))
-        yield from self._rows(copy_data(out.head()))
-        for batch in pieces(result):
-            rows += batch.num_rows
-            yield from self._rows(out.messages(batch))
-        yield from self._rows(copy_data(out.end()))
+        self._out += b"".join(copy_data(out.head()))
+        yield self._take()  # before rows are waited for
+        first, rest = out.begin(batches)
+        self._out += b"".join(first)
+        yield from self._rows(result, rest, out.messages)
+        self._out += b"".join(copy_data(out.end()))
         self._send(backend.COPY_DONE)
         self._notices(result.notices[told:])
-        self._complete(f"COPY {rows}", 0)
+        self._complete(f"COPY {batches.rows}", 0)
 
     def _begin_copy(self, result: Result, sink: CopySink, rest: Iterator[Result] | None) -> None:
         self._notices(result.notices)
@@ -796,8 +801,17 @@ class Connection:
         if portal is not None:
             portal.close()
 
-    def _rows(self, messages: Iterable[Data]) -> Iterator[Data]:
-        """Send encoded rows, the large pieces as they are; what there is goes out before a batch is waited for."""
+    def _rows(self, result: Result, batches: Iterable[pa.RecordBatch], encode: Encode) -> Iterator[Data]:
+        """Send rows of a result, while that is allowed; errors are the session's."""
+        with result.sending() as check:
+            made = map(encode, cut(batches)) if result.follows else ENCODERS.encoded(batches, encode)
+            for messages in made:
+                for data in self._pieces(messages):
+                    check()
+                    yield data
+
+    def _pieces(self, messages: Iterable[Data]) -> Iterator[Data]:
+        """Encoded rows, the large pieces as they are; what there is goes out before others are waited for."""
         out = self._out
         for message in messages:
             if len(message) >= _CHUNK_BYTES:
@@ -829,6 +843,10 @@ class Connection:
     def send_limit_s(self) -> float | None:
         """Seconds for which the client may take nothing. Does not block."""
         return None if self.session is None else self.session.send_limit_s
+
+    def sends_until_s(self) -> float | None:
+        """By the monotonic clock, until when rows that are being sent may be. Does not block."""
+        return None if self.session is None else self.session.sends_until_s
 
     def expire(self, error: HeadraceError) -> None:
         """The client is being sent away: it has held too long what others need."""
@@ -875,6 +893,26 @@ _ABOUT: Final = {"schema": "s", "table": "t", "column": "c", "datatype": "d", "c
 """The fields of an error by what it is about."""
 
 
+class _Counted:
+    """Batches, and how many rows those had that were taken."""
+
+    def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
+        self._batches = batches
+        self.rows = 0
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        return self
+
+    def __next__(self) -> pa.RecordBatch:
+        batch = next(self._batches)
+        self.rows += batch.num_rows
+        return batch
+
+
+def _rows_encoder(columns: Sequence[ResultColumn], formats: Sequence[int], zone: Zone) -> Encode:
+    return lambda batch: row_blocks(batch, columns, formats, zone)
+
+
 def _close_script(results: Iterator[Result]) -> None:
     """Run no more of a script, and take back what it has done as far as that is not committed."""
     close = getattr(results, "close", None)
@@ -891,7 +929,7 @@ def quick_answer(
         only = statement.row(result.values, formats)
         if only is not None:
             return [only]
-    return [message for batch in pieces(result) for message in data_rows(batch, columns, formats, zone)]
+    return [message for batch in result.batches for message in data_rows(batch, columns, formats, zone)]
 
 
 def _report(notice: Notice) -> Report:

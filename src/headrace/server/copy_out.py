@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Final
 
 import numpy as np
@@ -120,6 +121,16 @@ class CopyOut:
         mask = pa.array(chosen)
         made = [encode(value) for value in values.filter(mask).to_pylist()]
         return pc.replace_with_mask(values, mask, pa.array(made, pa.binary()))
+
+    def begin(self, batches: Iterator[pa.RecordBatch]) -> tuple[list[bytes], Iterator[pa.RecordBatch]]:
+        """Messages that come before those that may be made in any order, and the rows of these.
+
+        In binary the first message has its row behind what goes in front of all.
+        """
+        first = next((batch for batch in batches if batch.num_rows), None) if self._head else None
+        if first is None:
+            return [], batches
+        return copy_data(self.rows(first.slice(0, 1))), chain((first.slice(1),), batches)
 
     def end(self) -> Iterator[bytes]:
         """The bytes behind the last row."""

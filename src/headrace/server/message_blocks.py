@@ -134,6 +134,10 @@ def _write(data: Octets, at: Ints, numbers: Ints) -> None:
 
 
 def _blocks(joined: pa.Array) -> Iterator[memoryview]:
-    data = memoryview(joined.buffers()[2])[: int(bytes_of(joined)[0][-1])]
-    for start in range(0, len(data), _BLOCK_BYTES):
-        yield data[start : start + _BLOCK_BYTES]
+    """Whole messages, so that something else may be said between two blocks."""
+    offsets, data = bytes_of(joined)[0], memoryview(joined.buffers()[2])
+    row, last = 0, len(offsets) - 1
+    while row < last:
+        stop = max(row + 1, int(np.searchsorted(offsets, int(offsets[row]) + _BLOCK_BYTES, side="right")) - 1)
+        yield data[offsets[row] : offsets[stop]]
+        row = stop

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import socket
 import ssl
 from collections import deque
@@ -16,7 +17,8 @@ from headrace.coordinator.reads import Later
 from headrace.coordinator.writes.layout import Row
 from headrace.errors import HeadraceError, ShuttingDown
 from headrace.server.backend import ENCRYPTION_ACCEPTED
-from headrace.server.connection import ELSEWHERE, Connection, Data
+from headrace.server.connection import ELSEWHERE, Connection
+from headrace.server.encoders import Data
 from headrace.server.frontend import FrontendDecoder, FrontendMessage, SslRequest, Terminate
 from headrace.server.gate import ClientSocket
 from headrace.server.short_way import Gathered
@@ -29,6 +31,8 @@ from headrace.session.result import Pending, Ready
 _log = structlog.get_logger("headrace.server")
 _INBOX_BYTES: Final = 1 << 20
 _WRITE_HIGH_BYTES: Final = 64 << 10
+"""Bytes from which on it is waited for the client to take what was written, down to fewer."""
+_WRITE_LOW_BYTES: Final = 16 << 10
 _CLOSE_TIMEOUT_S: Final = 5.0
 _KEEP_ALIVE: Final = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4, "TCP_USER_TIMEOUT": 120_000}
 """Seconds of silence, seconds between two questions, how many without an answer; ms for what was sent."""
@@ -128,6 +132,7 @@ class Peer:
         self._decoder = FrontendDecoder(admitted=lambda: connection.admitted)
         connection.wire = ClientSocket(address_of(writer))
         connection.send_now = self._send_now
+        connection.hurry = self._hurry
         self._inbox: list[FrontendMessage | ProtocolViolation] = []
         self._inbox_bytes = 0
         self._paused = False
@@ -154,6 +159,8 @@ class Peer:
         """What was begun as quick, and waits for the client or takes its time: the task goes on with it."""
         self._left_quick = True
         """Whether what is left is quick still."""
+        self._waiting: asyncio.Timeout | None = None
+        """The wait for the client to take what was written."""
         self.busy = False
         """Whether a message is being handled right now."""
         self.at_rest: Callable[[], None] = lambda: None
@@ -161,7 +168,7 @@ class Peer:
 
     async def run(self, startup_timeout_s: float) -> None:
         """Serve the client until it leaves, misbehaves, or `send_away` is called."""
-        self._transport.set_write_buffer_limits(high=_WRITE_HIGH_BYTES)
+        self._transport.set_write_buffer_limits(_WRITE_HIGH_BYTES, _WRITE_LOW_BYTES)
         keep_alive(self._writer.get_extra_info("socket"))
         timer = self._loop.call_later(startup_timeout_s, self._startup_timed_out)
         try:
@@ -401,7 +408,7 @@ class Peer:
         self._line.encrypted = True
         self._transport, self._plain = transport, self._writer
         self._writer = asyncio.StreamWriter(transport, self._line, None, self._loop)  # type: ignore[arg-type]
-        transport.set_write_buffer_limits(high=_WRITE_HIGH_BYTES)
+        transport.set_write_buffer_limits(_WRITE_HIGH_BYTES, _WRITE_LOW_BYTES)
         name = common_name(transport.get_extra_info("peercert"))
         self.connection.wire = ClientSocket(self.connection.wire.address, True, name, loaded.binding)
 
@@ -487,19 +494,37 @@ class Peer:
             self._wake.set()
 
     async def _drain(self) -> None:
-        """Wait until the client has taken most of what was written; one that takes nothing for too long is cut off."""
-        if self._writer.transport.get_write_buffer_size() <= _WRITE_HIGH_BYTES:
+        """Wait until the client has taken most of what was written; one that takes nothing for too long is cut off.
+
+        The wait is over, too, when no more rows may be sent: what holds them is let go of, and the client finds the
+        error behind what it takes.
+        """
+        if self._writer.transport.get_write_buffer_size() <= _WRITE_LOW_BYTES:
             await self._writer.drain()
             return
-        limit_s = self.connection.send_limit_s()
+        limit_s, until_s = self.connection.send_limit_s(), self.connection.sends_until_s()
+        cut_s = math.inf if limit_s is None else self._loop.time() + limit_s
+        wait_s = min(cut_s, math.inf if until_s is None else until_s)
         try:
-            async with asyncio.timeout(limit_s):
+            async with asyncio.timeout_at(None if wait_s == math.inf else wait_s) as self._waiting:
                 await self._writer.drain()
         except TimeoutError:
+            if self._loop.time() < cut_s:
+                return
             error = ShuttingDown("the client takes nothing of what it has asked for")
             self.abort()
             await self._expire(error)
             raise ConnectionAbortedError(error.message) from None
+        finally:
+            self._waiting = None
+
+    def _hurry(self) -> None:
+        """What runs is to stop: wait for the client no longer. Any thread."""
+        self._mailbox.post(self._wait_no_longer)
+
+    def _wait_no_longer(self) -> None:
+        if self._waiting is not None and not self._waiting.expired():
+            self._waiting.reschedule(self._loop.time())
 
     async def _expire(self, error: HeadraceError) -> None:
         try:

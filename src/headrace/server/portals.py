@@ -15,7 +15,7 @@ from headrace.common.lazy_dataclass import dataclass
 from headrace.errors import HeadraceError, InvalidText, NotSupported
 from headrace.server.backend import NO_DATA, ParameterDescription
 from headrace.server.binary import parameter_text
-from headrace.server.row_messages import Writer, data_row, row_description, row_writers, slices, spread
+from headrace.server.row_messages import Writer, data_row, row_description, row_writers, spread
 from headrace.server.wire import ProtocolViolation
 from headrace.session.prepared import PreparedRead, WantedRow
 from headrace.session.result import Pending, Prepared, Quick, Result, ResultColumn
@@ -184,7 +184,7 @@ class Portal:
         if result.copy is None and [c.type for c in expected or ()] != [c.type for c in result.columns or ()]:
             close_result(result)
             raise NotSupported("cached plan must not change result type", hint="Prepare the statement again.")
-        self.result, self._pieces = result, pieces(result)
+        self.result, self._pieces = result, iter(result.batches)
         return result
 
     def read(self, max_rows: int) -> Iterator[pa.RecordBatch]:
@@ -223,12 +223,6 @@ class PortalCursor:
             raise HeadraceError("cursor can only scan forward", sqlstate="55000")
         self._portal.start()
         return self._portal.read(count or 0)
-
-
-def pieces(result: Result) -> Iterator[pa.RecordBatch]:
-    """The result's rows in small batches."""
-    for batch in result.batches:
-        yield from slices(batch)
 
 
 def close_result(result: Result) -> None:

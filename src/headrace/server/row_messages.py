@@ -17,8 +17,6 @@ from headrace.sql.render import column_text
 from headrace.sql.type_names import pg_type, render_text, typmod
 
 _COMPUTED: Final = (0, 0)
-_SLICE_ROWS: Final = 8192
-_SLICE_BYTES: Final = 1 << 20
 _NULL: Final = b"\xff\xff\xff\xff"
 _LENGTH = struct.Struct("!i").pack
 _HEAD = struct.Struct("!cih").pack
@@ -41,16 +39,6 @@ def spread(formats: Sequence[int], count: int) -> Sequence[int]:
     if len(formats) > 1:
         raise ValueError(f"{len(formats)} format codes for {count} columns or parameters")
     return (formats[0] if formats else 0,) * count
-
-
-def slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """The batch in pieces of about a megabyte or less, so that rendering it takes little memory."""
-    rows = batch.num_rows
-    if rows == 0:
-        return
-    step = max(1, min(_SLICE_ROWS, _SLICE_BYTES * rows // max(batch.nbytes, 1)))
-    for start in range(0, rows, step):
-        yield batch.slice(start, step)
 
 
 def data_rows(

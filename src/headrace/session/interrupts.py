@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from headrace.coordinator.writes.requests import Request
 
 _WAIT_SLICE_S = 0.1
+_TIMED_OUT = "canceling statement due to statement timeout"
 
 
 class Interrupts:
@@ -31,6 +33,10 @@ class Interrupts:
         """Why to stop; None where nobody wants that."""
         self.durable = False
         """Whether the statement that runs has written something that is durable."""
+        self.until_s: float | None = None
+        """By the monotonic clock, until when rows may be sent; None where nothing limits that, or none are."""
+        self.stopped: Callable[[], None] = lambda: None
+        """Called when something is to stop, by whatever thread says so."""
         self._waits_for: Request | None = None
         """What was started and waits to be committed."""
         self._timing = threading.Lock()
@@ -45,9 +51,13 @@ class Interrupts:
         self.reason = reason
         self._cancel_jobs()
         self.withdraw(reason)
+        self.stopped()
 
     def check(self) -> None:
-        """Raise `QueryCanceled` if the running statement was cancelled."""
+        """Raise `QueryCanceled` if the running statement was cancelled, or has sent rows for too long."""
+        until_s = self.until_s
+        if until_s is not None and self.reason is None and time.monotonic() >= until_s:
+            self.stop(_TIMED_OUT)
         if self.reason is not None:
             raise QueryCanceled(self.reason)
 
@@ -101,7 +111,16 @@ class Interrupts:
         """The time of a statement is over; if it has ended just now, the next one has nothing to do with that."""
         with self._timing:
             if self._timer is timer:
-                self.stop("canceling statement due to statement timeout")
+                self.stop(_TIMED_OUT)
+
+    @contextmanager
+    def sending(self, until_s: float | None) -> Iterator[Callable[[], None]]:
+        """For whoever sends the rows of a statement that has run: gives what to call before each piece."""
+        self.until_s = until_s
+        try:
+            yield self.check
+        finally:
+            self.until_s = None
 
     def wait(self, step: Callable[[Callable[[], None]], object]) -> None:
         """Run `step` in a thread of its own, so that waiting for it can be cancelled.

@@ -114,6 +114,12 @@ class CopySink(Protocol):
         ...
 
 
+@contextmanager
+def _unlimited() -> Iterator[Callable[[], None]]:
+    """For what may be sent for any time."""
+    yield lambda: None
+
+
 @dataclass
 class Result:
     """The outcome of one statement: a tag, perhaps columns and a stream of rows, and notices.
@@ -131,10 +137,19 @@ class Result:
     """Whether the rows go to the client in binary format though it has not said so."""
     copy: CopyFormat | None = None
     sink: CopySink | None = None
+    follows: bool = False
+    """Whether rows come as something happens: those that there are do not wait for the next ones."""
+    sending: Callable[[], AbstractContextManager[Callable[[], None]]] = _unlimited
+    """What whoever sends the rows is in while doing so. What it gives raises `QueryCanceled` once no more may be sent;
+    it is to be called before each piece."""
 
     def table(self) -> pa.Table:
         """All rows; empties `batches`."""
-        batches = list(self.batches)
+        batches = []
+        with self.sending() as check:
+            for batch in self.batches:
+                check()
+                batches.append(batch)
         if not batches:
             from headrace.common.columns import arrow_type
 
@@ -282,6 +297,14 @@ class SessionLike(Protocol):
     def send_limit_s(self) -> float | None:
         """Seconds for which the client may take nothing of what it is sent; any thread."""
         ...
+
+    @property
+    def sends_until_s(self) -> float | None:
+        """By the monotonic clock, until when the rows that are being sent may be; any thread."""
+        ...
+
+    stopped: Callable[[], None]
+    """What the server has called, by whatever thread stops what runs: it may be waiting for the client."""
 
     def expired(self, error: HeadraceError) -> None:
         """The client is being sent away because of such a limit."""

@@ -6,6 +6,7 @@ CREATE, DROP and ALTER take effect at once, and ROLLBACK does not take them back
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol
@@ -166,6 +167,20 @@ class Session:
         limit_ms = self.context.settings.client_timeout_ms
         return limit_ms / 1000 if limit_ms else None
 
+    @property
+    def sends_until_s(self) -> float | None:
+        """By the monotonic clock, until when the rows that are being sent may be."""
+        return self.context.interrupts.until_s
+
+    @property
+    def stopped(self) -> Callable[[], None]:
+        """What is called when what runs is to stop."""
+        return self.context.interrupts.stopped
+
+    @stopped.setter
+    def stopped(self, call: Callable[[], None]) -> None:
+        self.context.interrupts.stopped = call
+
     def expired(self, error: HeadraceError) -> None:
         """Tell that the client is sent away: what it held kept history from being merged."""
         event = AddEvent("client_sent_away", None, f"session {self.number}: {error.message}", error.hint or "")
@@ -261,7 +276,7 @@ class Session:
     def run(self, statement: st.Statement) -> Result:
         """Runs one statement. Its errors are the session's: translated, and placed in the text."""
         with self._request(), self._failing(statement):
-            context = self.context
+            context, begun_s = self.context, time.monotonic()
             context.check()
             self._admit(statement)
             with self._limited():
@@ -270,6 +285,7 @@ class Session:
             if self._audit is not None:
                 note_done(self._audit, context, statement)
             result.notices[:] = [n for n in result.notices if context.is_shown(n)]
+            self._limit_sending(statement, result, begun_s)
             return result
 
     @contextmanager
@@ -360,7 +376,7 @@ class Session:
     ) -> Result | None:
         """Run a read by its plan, with the texts of its parameters; None for what is to be run the ordinary way."""
         with self._request(), self._failing(statement):
-            context = self.context
+            context, begun_s = self.context, time.monotonic()
             context.check()
             self._admit(statement)
             with self._limited():
@@ -375,6 +391,7 @@ class Session:
                     return None  # which looks at the catalog again
             if result is not None:
                 result.notices[:] = [n for n in result.notices if context.is_shown(n)]
+                self._limit_sending(statement, result, begun_s)
             return result
 
     def start_read(self, statement: st.Statement, planned: PlannedRead, texts: Sequence[str | None]) -> Result | None:
@@ -472,5 +489,26 @@ class Session:
 
     def _limited(self) -> AbstractContextManager[None]:
         """Apply `statement_timeout`."""
-        context = self.context
-        return context.interrupts.limited(duration_ms(context.variables.get("statement_timeout")))
+        return self.context.interrupts.limited(self._limit_ms())
+
+    def _limit_ms(self) -> int:
+        return duration_ms(self.context.variables.get("statement_timeout"))
+
+    def _limit_sending(self, statement: st.Statement, result: Result, begun_s: float) -> None:
+        """Apply it to sending the rows, too, and to each further part of them that the client asks for by itself.
+
+        What is durable holds, and what follows something has no end.
+        """
+        interrupts, limit_ms = self.context.interrupts, self._limit_ms()
+        if result.columns is None or result.follows or interrupts.durable:
+            return
+        since = [begun_s]
+
+        @contextmanager
+        def sending() -> Iterator[Callable[[], None]]:
+            from_s = since.pop() if since else time.monotonic()
+            until_s = from_s + limit_ms / 1000 if limit_ms else None
+            with self._failing(statement), interrupts.sending(until_s) as check:
+                yield check
+
+        result.sending = sending

@@ -331,7 +331,8 @@ def copy_subscribe(context: Context, statement: st.CopySubscribe) -> Result:
     except BaseException:
         reader.close()
         raise
-    return Result(statement.tag, columns, _Followed(reader, columns, statement.progress), copy=statement.format)
+    rows = _Followed(reader, columns, statement.progress)
+    return Result(statement.tag, columns, rows, copy=statement.format, follows=not statement.ends)
 
 
 class _Followed:

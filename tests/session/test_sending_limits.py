@@ -1,0 +1,196 @@
+"""`statement_timeout` and cancels while rows are on their way, as in PostgreSQL: also to a client that takes none."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+
+from headrace.errors import QueryCanceled
+from headrace.server import ServerThread, run_server_in_thread
+from headrace.server.backend import BackendDecoder, BackendKeyData, CopyData, DataRow, ReadyForQuery, Report
+from headrace.server.frontend import Bind, CancelRequest, Execute, Parse, Query, Startup, Sync
+from headrace.session.database import Database
+from headrace.session.session import Session
+from support import WAIT_S, eventually
+
+ROWS, ROW_BYTES = 1_000, 40_000
+"""More than the system has room for on the way to a client."""
+LIMIT = "SET statement_timeout = '1500ms'"
+
+
+@pytest.fixture(scope="module")
+def database(database: Database) -> Database:
+    database.sql(
+        f"CREATE TABLE large (id bigint, t text); "
+        f"INSERT INTO large SELECT i, repeat('x', {ROW_BYTES}) FROM generate_series(1, {ROWS}) AS s(i)"
+    )
+    return database
+
+
+@pytest.fixture
+def sessions() -> list[Session]:
+    return []
+
+
+@pytest.fixture
+def server(database: Database, sessions: list[Session]) -> Iterator[ServerThread]:
+    def opened(parameters: dict[str, str]) -> Session:
+        sessions.append(database.instance.client_session(parameters))
+        return sessions[-1]
+
+    with run_server_in_thread(opened) as running:
+        yield running
+
+
+class Client:
+    """A client that takes what it is sent only when it wants to."""
+
+    def __init__(self, server: ServerThread) -> None:
+        self.line = socket.socket()
+        self.line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 << 10)
+        self.line.settimeout(WAIT_S)
+        self.line.connect(("127.0.0.1", server.port))
+        self._decoder = BackendDecoder()
+        self.line.sendall(Startup({"user": "root", "database": "dev"}).encode())
+        self.key = next(m for m in self.answer() if isinstance(m, BackendKeyData))
+
+    def answer(self) -> list[object]:
+        """All that comes until the server is ready again."""
+        found: list[object] = []
+        while not found or not isinstance(found[-1], ReadyForQuery):
+            found += self._decoder.feed(self.line.recv(1 << 20))
+        return found
+
+    def ask(self, *statements: str) -> None:
+        for sql in statements:
+            self.line.sendall(Query(sql).encode())
+            self.answer()
+
+
+@pytest.fixture
+def client(server: ServerThread) -> Iterator[Client]:
+    found = Client(server)
+    yield found
+    found.line.close()
+
+
+def failed(answer: list[object]) -> tuple[str, str, int]:
+    """The code of the error, the state that the transaction is in then, and how many rows came before."""
+    ready = answer[-1]
+    assert isinstance(ready, ReadyForQuery)
+    (error,) = [m for m in answer if isinstance(m, Report) and m.fields["S"] == "ERROR"]
+    return error.fields["C"], ready.status, sum(isinstance(m, DataRow | CopyData) for m in answer)
+
+
+def until_stopped(session: Session) -> None:
+    """Return when rows were being sent, and are not any more."""
+    interrupts = session.context.interrupts
+    eventually(lambda: interrupts.until_s is not None, "rows to be sent")
+    eventually(lambda: interrupts.until_s is None, "the rows to be let go of")
+
+
+@pytest.mark.parametrize("sql", [
+    "SELECT * FROM large", "COPY large TO STDOUT", "COPY large TO STDOUT (FORMAT binary)",
+    "SELECT 1; SELECT * FROM large; SELECT 2",
+])  # fmt: skip
+def test_a_statement_has_no_more_time_for_its_rows(client: Client, sessions: list[Session], sql: str) -> None:
+    client.ask(LIMIT)
+    client.line.sendall(Query(sql).encode())
+    until_stopped(sessions[0])  # though the client has taken nothing
+    code, status, rows = failed(client.answer())
+    assert (code, status) == ("57014", "I")
+    assert 0 < rows < ROWS
+    client.ask("SET statement_timeout = 0")
+    client.line.sendall(Query("SELECT count(*) FROM large").encode())
+    assert [m.values for m in client.answer() if isinstance(m, DataRow)] == [(str(ROWS).encode(),)]
+
+
+def test_a_prepared_statement_has_no_more_time_either(client: Client, sessions: list[Session]) -> None:
+    client.ask(LIMIT)
+    messages = Parse("", "SELECT * FROM large"), Bind("", ""), Execute("", 0), Sync()
+    client.line.sendall(b"".join(m.encode() for m in messages))
+    until_stopped(sessions[0])
+    code, status, rows = failed(client.answer())
+    assert (code, status) == ("57014", "I")
+    assert 0 < rows < ROWS
+
+
+def test_rows_of_a_cursor_have_no_more_time_and_its_transaction_fails(client: Client, sessions: list[Session]) -> None:
+    client.ask(LIMIT, "BEGIN", "DECLARE c CURSOR FOR SELECT * FROM large", "FETCH 2 FROM c")
+    client.line.sendall(Query("FETCH ALL FROM c").encode())
+    until_stopped(sessions[0])
+    code, status, rows = failed(client.answer())
+    assert (code, status) == ("57014", "E")
+    assert 0 < rows < ROWS
+    client.line.sendall(Query("SELECT 1").encode())
+    assert failed(client.answer())[0] == "25P02"
+
+
+def test_a_cancel_does_not_wait_for_the_client(
+    server: ServerThread, client: Client, sessions: list[Session], database: Database
+) -> None:
+    client.ask("SET statement_timeout = '1h'")
+    client.line.sendall(Query("SELECT * FROM large").encode())
+    interrupts = sessions[0].context.interrupts
+    eventually(lambda: interrupts.until_s is not None, "rows to be sent")
+    with socket.create_connection(("127.0.0.1", server.port), WAIT_S) as other:
+        other.sendall(CancelRequest(client.key.pid, client.key.secret).encode())
+        assert other.recv(1) == b""
+    eventually(lambda: interrupts.until_s is None, "the rows to be let go of")
+    code, status, rows = failed(client.answer())
+    assert (code, status) == ("57014", "I")
+    assert rows < ROWS
+
+
+def test_each_part_that_a_client_asks_for_has_its_own_time(database: Database) -> None:
+    session = database.session({"statement_timeout": "1h"})
+    (result,) = session.execute("SELECT id FROM large")
+    interrupts, limits = session.context.interrupts, []
+    assert session.sends_until_s is None
+    for _ in range(3):
+        with result.sending() as check:
+            check()
+            limits.append(session.sends_until_s)
+        assert session.sends_until_s is None
+    first, second, third = (limit for limit in limits if limit is not None)
+    assert first < second < third
+    with pytest.raises(QueryCanceled, match="statement timeout"), result.sending() as check:
+        interrupts.until_s = 0.0
+        check()
+    session.close()
+
+
+def test_a_program_that_takes_all_rows_at_once_has_the_same_limit(database: Database) -> None:
+    session = database.session({"statement_timeout": "1h"})
+    (result,) = session.execute("SELECT id FROM large")
+    rows = result.batches
+
+    def late() -> Iterator[object]:
+        for batch in rows:
+            yield batch
+            session.context.interrupts.until_s = 0.0
+
+    result.batches = late()  # type: ignore[assignment]
+    with pytest.raises(QueryCanceled, match="statement timeout"):
+        result.rows()
+    session.close()
+
+
+def test_what_was_written_and_what_is_followed_is_not_limited(database: Database, server: ServerThread) -> None:
+    session = database.session({"statement_timeout": "1h"})
+    database.sql("CREATE TABLE written (a int)")
+    for sql in ("INSERT INTO written VALUES (1) RETURNING a", "COPY (SUBSCRIBE written) TO STDOUT"):
+        (result,) = session.execute(sql)
+        with result.sending():
+            assert session.sends_until_s is None, sql
+        close = getattr(result.batches, "close", None)
+        if close is not None:
+            close()
+    session.close()
+    with psycopg.connect(host="127.0.0.1", port=server.port, user="root", dbname="dev", autocommit=True) as limited:
+        limited.execute("SET statement_timeout = '1ms'")
+        with pytest.raises(psycopg.errors.QueryCanceled):
+            limited.execute("SELECT * FROM large").fetchall()
