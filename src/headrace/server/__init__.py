@@ -15,6 +15,7 @@ One connection:
 
 connection.py   the state machine: messages in, bytes out, a session behind it
 portals.py      prepared statements and portals
+encoders.py     rows made into messages ahead of their client, on threads for all connections
 short_way.py    one statement that runs at once; reads that come together
 copy_in.py      COPY FROM STDIN: bytes to rows, bounded in memory
 copy_text.py    text and CSV: bytes to records of fields
@@ -51,6 +52,11 @@ never closes a result: what holds a snapshot is released in the connection's wor
 
 *COPY.* A connection that copies in remembers what comes after it in its script, and hands all messages to the sink
 until `CopyDone`. `tests/server/test_copy_formats.py` has PostgreSQL read the same bytes.
+
+*Rows.* What a client gets next is made while it takes what was made before, by threads that all connections share,
+within one bound of memory (`encoders.py`). A block is whole messages, so an error may come behind any. While rows are
+sent their statement's time limit counts, and nobody waits for a client longer than that, or than until a cancel: what
+holds the rows is let go of, and the client finds the error when it takes what comes before it.
 
 *Cancelling.* A cancel counts for a whole *request*: all that runs between two calls of `begin_request`, which the
 server makes when messages reach an idle connection and when it tells the client that it is ready. So a cancel between

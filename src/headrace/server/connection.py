@@ -719,7 +719,8 @@ class Connection:
         self._out += b"".join(copy_data(out.head()))
         yield self._take()  # before rows are waited for
         first, rest = out.begin(batches)
-        self._out += b"".join(first)
+        if first:
+            yield b"".join(first)
         yield from self._rows(result, rest, out.messages)
         self._out += b"".join(copy_data(out.end()))
         self._send(backend.COPY_DONE)
