@@ -286,6 +286,27 @@ def test_what_is_good_for_one_run_is_not_kept(session: Session, kept: KeptQuerie
     assert len(kept) == plans
 
 
+def test_functions_of_users_are_kept_unless_they_are_volatile(session: Session, kept: KeptQueries) -> None:
+    sql = "SELECT g.name, plus(f.v) AS x FROM f JOIN g ON f.k = g.k"
+    define = "CREATE OR REPLACE FUNCTION plus(x int) RETURNS int LANGUAGE python {} AS 'def plus(x): return x + 1'"
+    for volatility, expected in (("VOLATILE", False), ("IMMUTABLE", True)):
+        run(session, define.format(volatility))
+        assert is_kept(kept, lambda: run(session, sql)) == expected
+    run(session, "DROP FUNCTION plus")
+
+
+def test_earlier_snapshots_are_read_by_the_same_plan(session: Session, kept: KeptQueries) -> None:
+    epoch = session.context.last_write
+    assert is_kept(kept, lambda: run(session, JOINED))
+    run(session, "UPDATE f SET v = 1")
+    before = kept.found
+    assert run(session, JOINED) == [("a", 2, 2), ("b", 1, 1)]
+    run(session, f"SET query_epoch = {epoch}")
+    assert run(session, JOINED) == [("a", 2, 30), ("b", 1, 30)]
+    run(session, "RESET query_epoch")
+    assert run(session, JOINED) == [("a", 2, 2), ("b", 1, 1)] and kept.found == before + 3
+
+
 def test_random_values_are_new_each_time(session: Session) -> None:
     sql = "SELECT random() AS x FROM f JOIN g ON f.k = g.k"
     assert len({row for _ in range(4) for row in run(session, sql)}) == 12

@@ -27,11 +27,13 @@ with headrace.connect(sys.argv[1], settings=Settings(barrier_interval_ms=100, sp
     db.sql("CREATE TABLE t (a int)")
     db.create_materialized_view("v", db.relation("t").groupBy("a").count())
     stale = db.relation("t")
+    query = "SELECT t.a, count(*) FROM t JOIN t AS u ON t.a = u.a GROUP BY t.a"  # of one relation needs no Spark
+    kept = db.instance.engine.kept
     for number, end in enumerate((db.spark.stop, db.spark.sparkContext._gateway.proc.kill)):
-        first = db.spark
+        first, found = db.spark, kept.found
+        assert {len(db.sql(query)) for _ in range(3)} == {number} and kept.found > found
         end()
         db.sql(f"INSERT INTO t VALUES ({number})")
-        query = "SELECT t.a, count(*) FROM t JOIN t AS u ON t.a = u.a GROUP BY t.a"  # of one relation needs no Spark
         assert len(again(lambda: db.sql(query))) == number + 1
         assert db.spark is not first
         db.flush()

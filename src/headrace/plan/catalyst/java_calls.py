@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import lru_cache
 from typing import Any, cast
 
 import pyarrow as pa
@@ -54,16 +55,22 @@ def arrow_schema(frame: DataFrame) -> pa.Schema:
 
 def streamed(frame: DataFrame, schema: pa.Schema, computing: Callable[[], JavaObject]) -> Iterator[pa.RecordBatch]:
     """The same of what else computes the rows of a frame, as Java's RDD of Arrow's messages."""
-    jvm: JVMView = frame.sparkSession._jvm
+    level, server = _keeping(frame.sparkSession._jvm)
     rdd = computing()
-    rdd.persist(jvm.org.apache.spark.storage.StorageLevel.MEMORY_AND_DISK_SER())
+    rdd.persist(level)
     try:
         if int(rdd.count()):
-            socket = jvm.PythonRDD.toLocalIteratorAndServe(rdd, False)
+            socket = server.toLocalIteratorAndServe(rdd, False)
             for message in _local_iterator_from_socket(socket, NoOpSerializer()):
                 yield pa.ipc.read_record_batch(pa.py_buffer(message), schema)
     finally:
         rdd.unpersist(False)
+
+
+@lru_cache(maxsize=1)
+def _keeping(jvm: JVMView) -> tuple[JavaObject, JavaObject]:
+    """How Spark keeps rows until they are fetched, and what hands them out: several questions to look up."""
+    return jvm.org.apache.spark.storage.StorageLevel.MEMORY_AND_DISK_SER(), jvm.PythonRDD
 
 
 class LeafHold:
