@@ -415,6 +415,40 @@ def test_values_that_are_left_out_are_what_they_were(server: Postgres, monkeypat
     assert followed.rows() == followed.truth()
 
 
+def test_a_row_that_moves_while_content_is_read_in_parts_is_not_lost(
+    server: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No part has it, and its change leaves out a value: that is in PostgreSQL still."""
+    monkeypatch.setattr(content_parts, "LEAST_BYTES", 8192)
+    followed = Wide(server)
+    followed.run("INSERT INTO # SELECT i, 'v', 0, repeat('long', 1000) FROM generate_series(1, 1000) AS g(i)")
+    first = followed.bind().offsets
+    earlier, later = followed.source.plan({}, first, 2)
+    found = [row for made in followed.source.read(earlier) for row in made.batch.to_pylist()]
+    followed.run("DELETE FROM # WHERE id <= 200", "VACUUM #", "UPDATE # SET w = w + 1 WHERE id BETWEEN 700 AND 720")
+    with server.connect() as c:
+        moved = f"SELECT count(*) FROM {followed.table} WHERE ctid < '({earlier['blocks'][1]},0)' AND id >= 700"
+        assert c.execute(moved).fetchone() == (21,)
+    found += [row for made in followed.source.read(later) for row in made.batch.to_pylist()]
+    followed.run("UPDATE # SET id = 2000 WHERE id = 701", "DELETE FROM # WHERE id = 702")
+    followed.kept, followed.at = {row["id"]: row for row in found}, first
+    assert not {*range(700, 721)} & followed.kept.keys()
+    followed.source.acknowledge(first)
+    followed.take()
+    assert followed.rows() == followed.truth()
+
+
+def test_a_row_gets_another_key_while_content_is_read(server: Postgres) -> None:
+    followed = Wide(server)
+    followed.run("INSERT INTO # VALUES (5, 'v', 0, repeat('long', 1000))")
+    first = followed.bind().offsets
+    followed.run("UPDATE # SET w = 1", "UPDATE # SET w = 2", "UPDATE # SET id = 6")
+    followed.kept, followed.at = {row["id"]: row for row in followed.read({}, first)}, first
+    followed.source.acknowledge(first)
+    followed.take()
+    assert followed.rows() == followed.truth() == {6: ("v", 2, "long" * 1000)}
+
+
 def test_a_row_that_was_left_out_stays_so_where_nobody_knows_all_of_it(server: Postgres) -> None:
     followed = Wide(server)
     followed.columns = [followed.columns[0], Column("v", "int"), *followed.columns[2:]]

@@ -13,7 +13,8 @@ only after that, and up to the end of the log, whatever there is; until then nob
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -49,6 +50,7 @@ from headrace.connectors.postgres.pgoutput import (
     left_out,
     truncated_tables,
 )
+from headrace.connectors.postgres.rows_there import RowsThere
 from headrace.connectors.postgres.shapes import AskedShape, Stored, TableShape, shapes_of
 from headrace.connectors.postgres.slot_sharing import (
     CAUGHT_UP,
@@ -322,10 +324,18 @@ class PostgresCdcSource(Source):
             yield self._batch(rows, *self._parsed(rows))
 
     def _changes(self, task: ReadTask) -> Iterator[ReadBatch]:
+        if not task.get(BEHIND_CONTENT):
+            yield from self._filled(task, None)
+            return
+        with closing(self._there(task)) as there:
+            yield from self._filled(task, there)
+
+    def _filled(self, task: ReadTask, there: RowsThere | None) -> Iterator[ReadBatch]:
+        """The changes with what they leave out; `there` is asked where the content was read behind them."""
         unchanged: Unchanged | None = None
         for count, changes in enumerate(self._decoded(task)):
             if unchanged is None and changes.unsaid:
-                unchanged = self._unchanged(next(iter(changes.unsaid)))
+                unchanged = self._unchanged(next(iter(changes.unsaid)), there)
                 for earlier in islice(self._decoded(task), count):
                     unchanged.fill(earlier, self._parsed(earlier)[0])
             if unchanged is None:
@@ -334,8 +344,8 @@ class PostgresCdcSource(Source):
             for part in unchanged.parts(changes):
                 made, errors = self._parsed(part)
                 made, missing = unchanged.fill(part, made)
-                if missing and task.get(BEHIND_CONTENT):
-                    # The content was read behind this, and has no such row: it is deleted further on.
+                if missing and there is not None:
+                    # The content was read behind this, and nobody has such a row: it is deleted further on.
                     part.deletes[[row for row, _ in missing]] = True
                 else:
                     errors += [(i, self._error(part, i, name, "", _UNKNOWN)) for i, name in missing]
@@ -346,13 +356,23 @@ class PostgresCdcSource(Source):
         decoder = Decoder(task[TABLE], self._key, names, task["from"], task["to"], task.get(SINCE, 0))
         return decoder.changes(self._messages(task))
 
-    def _unchanged(self, column: str) -> Unchanged:
+    def _unchanged(self, column: str, there: RowsThere | None) -> Unchanged:
         if self.held is None or self._operation is None:
             raise left_out(column, self._name)
         (position,) = self._beside - {self._operation}
         assert position is not None
         beside = EventColumns(self._operation, position)
-        return Unchanged(self._key, [column.name for column in self._own], beside, self.held)
+        asks = None if there is None else partial(self._known_there, there)
+        return Unchanged(self._key, [column.name for column in self._own], beside, self.held, asks)
+
+    def _there(self, task: ReadTask) -> RowsThere:
+        """Who knows the table's rows as they are now."""
+        names = [column.name for column in self._own]
+        return RowsThere(self._connection, lambda c: self._content_of(c, task), names, self._key)
+
+    def _known_there(self, there: RowsThere, key: tuple[object, ...]) -> dict[str, pa.Array] | None:
+        texts = there.texts(key)
+        return None if texts is None else self._parsed(RowEvents(np.zeros(1, bool), np.zeros(1, np.int64), texts))[0]
 
     def _messages(self, task: ReadTask) -> Iterator[Messages]:
         """What the log tells up to the end of a task's range, the same each time."""

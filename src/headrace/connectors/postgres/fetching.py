@@ -50,9 +50,14 @@ def short_ranges(values: Sequence[bytes]) -> Iterator[tuple[int, int]]:
     yield first, len(values)
 
 
-def content(c: Any, table: str, names: Sequence[str], where: str = "true") -> Iterator[list[pa.Array]]:
-    """The columns `names` of a table, quoted as it is, as texts. Raises `SourceError` for what is not UTF-8."""
-    declare(c, f"SELECT ROW({', '.join(names)})::text FROM {table} WHERE {where}")
+def content(
+    c: Any, table: str, names: Sequence[str], where: str = "true", values: Sequence[object] = ()
+) -> Iterator[list[pa.Array]]:
+    """The columns `names` of a table, quoted as it is, as texts; `values` are those of the condition's parameters.
+
+    Raises `SourceError` for what is not UTF-8.
+    """
+    declare(c, f"SELECT ROW({', '.join(names)})::text FROM {table} WHERE {where}", values)
     for (rows,) in fetched(c, 1):
         yield columns_of(rows, len(names))
 

@@ -3,6 +3,9 @@
 What a row had before is what the log has told of it since the beginning of the range that is read, else what the table
 here holds. A row that has got another key had it under the one before, whose deletion stands right in front.
 
+While content is being read a row may get away from who reads it: it moves to where another one has been already, or
+gets another key. Then nobody knows it here, and it is asked for where it is.
+
 What the log tells is kept in a file of its own for as long as the range is read, and only in a range in which a value
 is left out: nobody knows beforehand of which rows they will be asked for.
 """
@@ -12,7 +15,7 @@ from __future__ import annotations
 import mmap
 import os
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
 from typing import Final, NamedTuple, TypeAlias
 
@@ -57,9 +60,13 @@ class Unchanged:
     """All of the table's own."""
     beside: EventColumns
     held: HeldRows
+    there: Callable[[Key], Arrays | None] | None = None
+    """What PostgreSQL has of a row now, to ask where nobody else knows; None where it has none."""
     told: Told = field(default_factory=lambda: Told())
     _newest: dict[Key, ToldPlace | None] = field(default_factory=dict)
     """Of each key that was told: where it was last; None where it was deleted."""
+    _unknown: set[tuple[ToldPlace, str]] = field(default_factory=set)
+    """Rows and columns that were told without a value that anybody knew."""
 
     def parts(self, events: RowEvents) -> Iterator[RowEvents]:
         """The same changes, few enough at once for what is left out of them."""
@@ -74,14 +81,18 @@ class Unchanged:
     def fill(self, events: RowEvents, made: Arrays) -> tuple[Arrays, list[tuple[int, str]]]:
         """The columns with what was left out, and the rows and columns of which nobody knows it."""
         origins = self._origins(events, made)
-        held = self._find(origins, made)
+        held, number = self._find(origins, made), len(self.told)
         filled, missing = dict(made), list[tuple[int, str]]()
         for name, mask in events.unsaid.items():
             values: dict[int, pa.Array] = {}
             for row in np.flatnonzero(mask).tolist():
                 value = self._value(name, origins[row], held, made, values)
+                if value is None and self.there is not None:
+                    asked = self.there(tuple(made[key][row].as_py() for key in self.key))
+                    value = None if asked is None else asked[name]
                 if value is None:
                     missing.append((row, name))
+                    self._unknown.add((ToldPlace(number, row), name))
                     value = pa.nulls(1, made[name].type)
                 values[row] = value
             filled[name] = _replaced(made[name], values)
@@ -122,6 +133,8 @@ class Unchanged:
         filled: Mapping[int, pa.Array],
     ) -> pa.Array | None:  # fmt: skip
         if isinstance(origin, ToldPlace):
+            if (origin, name) in self._unknown:
+                return None
             if origin.batch < len(self.told):
                 return self.told.value(origin, name)
             return filled[origin.row] if origin.row in filled else made[name].slice(origin.row, 1)
