@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.common.columns import arrow_type
-from headrace.common.zones import zone_of_setting
+from headrace.common.zones import UTC, zone_of_setting
 from headrace.server.binary import _encoder, column_binary
 from headrace.server.copy_out import CopyOut, copy_data
 from headrace.server.message_blocks import FEW_ROWS
@@ -140,3 +140,21 @@ def test_the_text_of_a_double_reads_back_and_is_the_shortest() -> None:
         assert float(text) == value
         if "e" not in text:
             assert text == str(np.format_float_positional(np.float64(value), unique=True, trim="-"))
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(st.none() | st.dates(), max_size=6), st.lists(st.none() | st.integers(0, 20), max_size=120),
+    st.lists(st.none() | st.datetimes(dt.datetime(1900, 1, 1), dt.datetime(2100, 1, 1)), max_size=9), st.booleans(),
+)  # fmt: skip
+def test_days_and_moments_are_written_as_one_by_one(
+    far: list[dt.date | None], near: list[int | None], moments: list[dt.datetime | None], odd: bool
+) -> None:
+    """Days that are close to each other are looked up; fractions without a zero at their end are left as they are."""
+    close = [None if days is None else dt.date(1969, 12, 25) + dt.timedelta(days) for days in near]
+    if odd:
+        moments = [None if m is None else m.replace(microsecond=m.microsecond // 10 * 10 + 7) for m in moments]
+    for kind, values in (("date", far), ("date", close), ("timestamp_ntz", moments)):
+        render = renderer(kind, UTC)
+        found = column_text(pa.array([None, *values], arrow_type(kind)).slice(1), kind).to_pylist()
+        assert found == [None if value is None else render(value).encode() for value in values]

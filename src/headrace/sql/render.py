@@ -71,8 +71,25 @@ def _texts(array: pa.Array, type: str, zone: Zone) -> pa.Array | list[bytes | No
 
 
 def _timestamp_text(array: pa.Array) -> pa.Array:
-    text = array.cast(pa.timestamp("us")).cast(pa.string())
+    values = array.cast(pa.timestamp("us"))
+    text, micros = values.cast(pa.string()), np.asarray(values.cast(pa.int64()).fill_null(1))
+    if (micros % 10).all():
+        return text  # no fraction ends with a zero
     return pc.utf8_rtrim(pc.utf8_rtrim(text, "0"), ".")
+
+
+def _date_text(array: pa.Array) -> pa.Array:
+    """The text of each day is made once, where they are close to each other."""
+    days = pc.min_max(array.cast(pa.int32()))
+    first, last = days["min"].as_py(), days["max"].as_py()
+    if first is None or (last - first) * _DAYS_APART > len(array):
+        return array.cast(pa.string())
+    texts = pa.array(np.arange(first, last + 1, dtype=np.int32)).cast(pa.date32()).cast(pa.string())
+    return texts.take(pc.subtract(array.cast(pa.int32()), first))
+
+
+_DAYS_APART = 4
+"""How many values there are for each day from the first to the last, where the texts of all days are made."""
 
 
 def _timestamptz_text(array: pa.Array, zone: Zone) -> pa.Array:
@@ -157,7 +174,8 @@ def _jsonb_text(array: pa.Array) -> pa.Array:
 
 
 _FAST: dict[str, Callable[[pa.Array], pa.Array]] = {
-    **dict.fromkeys(("tinyint", "smallint", "int", "bigint", "date", "string"), _as_string),
+    **dict.fromkeys(("tinyint", "smallint", "int", "bigint", "string"), _as_string),
+    "date": _date_text,
     "boolean": lambda array: pc.if_else(array, "t", "f"),
     "timestamp_ntz": _timestamp_text,
     JSONB: _jsonb_text,
