@@ -348,7 +348,7 @@ class World:
         try:
             self.c.drop([relation])
         except StorageError:
-            if job is not None and not self.c._parts.life._undecided:
+            if job is not None and not self.c._parts.life.undecided:
                 job.reinstate()  # it was stopped here, ahead of time
                 self.drive(job)
             raise

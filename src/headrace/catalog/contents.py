@@ -45,6 +45,17 @@ class MadeBy(Stored):
     comment: str = ""
 
 
+class Earlier(NamedTuple):
+    """What had the name of a table before it had more columns."""
+
+    relation: int
+    """Its id; it may be gone."""
+    until: int
+    """An id: objects with smaller ones were made before."""
+    width: int
+    """How many columns it had."""
+
+
 class DefaultGrant(NamedTuple):
     """What one `ALTER DEFAULT PRIVILEGES` says: rights on objects that are made later."""
 
@@ -60,6 +71,10 @@ class DefaultGrant(NamedTuple):
 
 def _members(data: Mapping[str, bool]) -> dict[int, bool]:
     return {int(role): admin for role, admin in data.items()}
+
+
+def _earlier(data: list[list[int]]) -> tuple[Earlier, ...]:
+    return tuple(Earlier(*one) for one in data)
 
 
 def _default_grants(data: list[list[Any]]) -> tuple[DefaultGrant, ...]:
@@ -95,6 +110,10 @@ class Content(Stored):
 
     pipeline: MadeBy | None = field(default=None, metadata=rare(late=2, read=MadeBy.from_json))
     """The definition of a pipeline that has made it."""
+
+    def width_before(self, object_id: int) -> int | None:
+        """How many columns it had when an object was made; None for as many as it has."""
+        return None
 
     @property
     def version(self) -> int:
@@ -159,7 +178,7 @@ class SourceContent(Content):
     """An id and a number each time that it got columns: objects with smaller ids were made when it had so many."""
 
     def width_before(self, object_id: int) -> int | None:
-        """How many columns it had when an object was made; None for as many as it has."""
+        """See `Content`."""
         return next((width for before, width in self.widths if object_id < before), None)
 
     @property
@@ -218,10 +237,20 @@ class MaterializedViewContent(PlannedContent):
     """The name of the view that it is a hidden part of."""
     time_zone: str | None = field(default=None, metadata=rare(late=4))
     """In which its query is meant, whoever reads; None for UTC."""
+    earlier: tuple[Earlier, ...] = field(default=(), metadata=rare(late=6, read=_earlier))
+    """Of a table that got columns: what had its name before, oldest first."""
+    former_of: int | None = field(default=None, metadata=rare(late=6))
+    """The id of the table that has its name since that has more columns: it goes on, hidden, for what reads it."""
+
+    def width_before(self, object_id: int) -> int | None:
+        """See `Content`."""
+        return next((known.width for known in self.earlier if object_id < known.until), None)
 
     @property
     def version(self) -> int:
-        """Older programs would show its definition as one in UTC."""
+        """Older programs would show its definition as one in UTC, and what had the name of a table as another one."""
+        if self.earlier or self.former_of is not None:
+            return 8
         return 6 if self.time_zone is not None else 1
 
 

@@ -237,6 +237,15 @@ class Source(ABC):
         """Whether `infer_columns` asks whoever settles what its rows are, so that new columns can be had from there."""
         return False
 
+    renews = False
+    """Whether another one of the same can be made beside it that begins with the content of now and is bound with it:
+    so a table that it feeds can get columns. It is one of a shared source then (`as_shared`), or is made one."""
+
+    @classmethod
+    def as_shared(cls, options: Mapping[str, str]) -> dict[str, str]:
+        """The options of a shared source that holds what a source of these options, which `renews`, holds by itself."""
+        raise NotImplementedError
+
     shared = False
     """Whether it has no rows of its own, and several tables are read from it, each by a source of its own."""
 
@@ -262,6 +271,9 @@ class Source(ABC):
 
     def claim(self) -> None:  # noqa: B027  # most hold nothing
         """The source is about to be created, once: what it will hold must be free. Raises `SourceError`."""
+
+    def hand_over(self) -> None:  # noqa: B027  # few can
+        """What it holds is its shared source's from now on, to which that is to say, too. Harmless if repeated."""
 
     def acknowledge(self, offsets: Offsets) -> None:  # noqa: B027  # most keep nothing for their readers
         """All readers have durably taken in what is up to `offsets`: nobody will read it again."""

@@ -129,6 +129,11 @@ class ConfidentialSource(Source):
         with self._source() as source:
             source.claim()
 
+    def hand_over(self) -> None:
+        """See `Source`."""
+        with self._source() as source:
+            source.hand_over()
+
     def acknowledge(self, offsets: Offsets) -> None:
         """See `Source`."""
         with self._source() as source:

@@ -67,6 +67,16 @@ def refreshes(options: Mapping[str, str]) -> bool:
     return options.get("connector") in _CONNECTORS and _connector(options).refreshes(options)
 
 
+def renews(options: Mapping[str, str]) -> bool:
+    """See `Source.renews`; of a connector that this program does not know nothing can be had."""
+    return options.get("connector") in _CONNECTORS and _connector(options).renews
+
+
+def as_shared(options: Mapping[str, str]) -> dict[str, str]:
+    """See `Source.as_shared`."""
+    return _connector(options).as_shared(options)
+
+
 def holds(options: Mapping[str, str]) -> bool:
     """See `Source.holds`; a connector that this program does not know holds nothing."""
     return options.get("connector") in _CONNECTORS and _connector(options).holds

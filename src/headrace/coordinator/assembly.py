@@ -13,6 +13,7 @@ from headrace.common.clock import Clock
 from headrace.config import Settings
 from headrace.coordinator.ddl.lifecycle import Lifecycle
 from headrace.coordinator.ddl.planning import Planning
+from headrace.coordinator.ddl.succeeding import Succeeding
 from headrace.coordinator.observe.progress_server import ProgressServer
 from headrace.coordinator.observe.status import Status
 from headrace.coordinator.observe.watchdog import Barriers, Watchdog
@@ -97,6 +98,7 @@ class Assembly:
             live, storage, runtime, core.locks, core.vault, core.history, self.planning, lanes, self.ticker.lock,
             self.writer.paused, self._forget,
         )  # fmt: skip
+        self.succeeding = Succeeding(live, catalog, core.locks, self.life, self.planning, self.ticker)
         progress_host = host if settings.progress_host is None else settings.progress_host
         self.lease = LeaseKeeper(
             catalog, live.epochs, core.guard, live.changed, runtime.clock, settings=self._settings,

@@ -401,6 +401,22 @@ class Coordinator:
         """
         self._changing("ALTER", lambda: self._parts.life.take_place(new_id, old_id))
 
+    def succeed(self, new_id: int, old_id: int, indexes: Mapping[int, int], check: Callable[[], None]) -> None:
+        """Let a table that another one has been filled beside with more columns give it its name, in one step.
+
+        It goes on, hidden, for what is built on it. `indexes` are those of the new table, each with the one of the old
+        table whose name it gets. Waits until nobody sees less by that; `check` raises if nobody waits any more.
+        Durable on return. Raises `UndefinedTable`, `JobFailed`.
+        """
+        self._changing("ALTER", lambda: self._parts.succeeding.succeed(new_id, old_id, indexes, check))
+
+    def share(self, source_id: int, origin: ObjectRecord, options: Mapping[str, str]) -> int:
+        """Make a source one of the tables of a new source, `origin`, which from now on holds what it has held.
+
+        `options` are those that it has then. Durable on return. Returns the new source's id. Raises `UndefinedTable`.
+        """
+        return self._changing("ALTER", lambda: self._parts.succeeding.share(source_id, origin, options))
+
     def alter_job(self, job_id: int, *, paused: bool | None = None, options: Mapping[str, str] | None = None) -> None:
         """Pause or resume a job, and set options of it.
 

@@ -19,6 +19,7 @@ from headrace.common.columns import Column
 from headrace.common.lazy_dataclass import dataclass
 from headrace.connectors.base import Offsets
 from headrace.coordinator.decide.exact import newest
+from headrace.coordinator.decide.former import earlier_ids
 from headrace.coordinator.decide.machine import align_for_reads
 from headrace.coordinator.decide.query_epochs import (
     Candidate,
@@ -328,8 +329,12 @@ class Reads:
         return Snapshot(epoch, tables, {}, _pins=storage.pins, _pin=pin)
 
     def forget(self, relation_id: int) -> None:
-        """Forgets a relation that was dropped."""
-        self._floors.forget(relation_id)
+        """Forgets a relation that was dropped; what has its name is not seen as of less than that was."""
+        with self._live.lock:
+            for relation in self._live.graph.relations.values():
+                if relation_id in earlier_ids(relation.record):
+                    self._floors.raise_to({relation.id: self._floors.of(relation_id)})
+            self._floors.forget(relation_id)
 
     # ---- choosing; the caller holds the lock
 
@@ -355,9 +360,14 @@ class Reads:
 
     def _floors_of(self, ids: Sequence[int], options: ReadOptions) -> dict[int, int]:
         if options.exactly is not None:
-            return {i: options.shown.get(i, 0) for i in ids}
+            return {i: max(options.shown.get(name, 0) for name in self._named(i)) for i in ids}
         shown = self._shown(options)
-        return {i: max(shown.of(i), options.at_least) for i in ids}
+        return {i: max(options.at_least, *(shown.of(name) for name in self._named(i))) for i in ids}
+
+    def _named(self, relation_id: int) -> tuple[int, ...]:
+        """A relation, and what had its name before: whoever has seen that must not see less of this one."""
+        relation = self._live.graph.relations.get(relation_id)
+        return (relation_id,) if relation is None else (relation_id, *earlier_ids(relation.record))
 
     def _shown(self, options: ReadOptions) -> Floors:
         return {"strict": self._floors, "session": options.session or Floors(), "off": Floors()}[options.monotonic]

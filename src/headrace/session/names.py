@@ -81,6 +81,8 @@ class Names:
     """Of whom what is read is checked; None where nobody asks for it."""
     zone: Zone = UTC
     """The time zone in which queries are bound, those of plain views in them included."""
+    made: int | None = None
+    """The id of the plain view whose names are looked up: it sees the columns that there were when it was made."""
 
     @property
     def schema(self) -> str:
@@ -142,13 +144,14 @@ class Names:
             )
         if self.rights is not None:
             self.rights.require("r", found)
-        return found
+        width = None if self.made is None else found.content.width_before(self.made)
+        return found if width is None else replace(found, columns=found.columns[:width])
 
     def inside(self, view: ObjectRecord) -> Names:
         """Look-up of the names in a view, with its search path and the rights of its owner."""
         path = view.content_as(ViewContent).search_path
         rights = None if self.rights is None else Rights.of(self.rights.state, view.owner)
-        return Names(self.catalog, path, rights=rights, zone=self.zone)
+        return Names(self.catalog, path, rights=rights, zone=self.zone, made=view.id)
 
     def _undefined(self, name: TableName) -> UndefinedTable:
         known = [label(o) for o in self.catalog.state.objects.values() if o.content.relation]

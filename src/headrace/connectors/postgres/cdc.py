@@ -40,7 +40,7 @@ from headrace.connectors.policy import ParsedRows, apply_policy, sample
 from headrace.connectors.postgres import slots
 from headrace.connectors.postgres.content_parts import content_tasks, part_of
 from headrace.connectors.postgres.fetching import content, declare, fetched
-from headrace.connectors.postgres.options import CDC, cdc_server, connection, with_slot
+from headrace.connectors.postgres.options import CDC, SHARED, cdc_server, connection, with_slot
 from headrace.connectors.postgres.pgoutput import (
     DELETE,
     UPSERT,
@@ -81,6 +81,7 @@ class PostgresCdcSource(Source):
 
     feeds = True
     holds = True
+    renews = True
 
     declared = CDC
 
@@ -103,6 +104,12 @@ class PostgresCdcSource(Source):
     def whole(cls, offsets: Offsets) -> bool:
         """Content alone is of several moments, and of later ones than other tables are bound to."""
         return bool(offsets.get(CAUGHT_UP, True))
+
+    @classmethod
+    def as_shared(cls, options: Mapping[str, str]) -> dict[str, str]:
+        """See `Source`: what is wrong with values is the table's to say."""
+        names = {*(option.name for option in SHARED.options), *COMMON_OPTIONS} - {"on_error"}
+        return {name: value for name, value in options.items() if name in names}
 
     @classmethod
     def settled(cls, options: Mapping[str, str]) -> dict[str, str]:

@@ -274,7 +274,7 @@ def publish(c: Any, publication: str, slot: str) -> bool:
     if found is None:
         with c.transaction():
             c.execute(f"CREATE PUBLICATION {quoted_name(publication)}")
-            c.execute(f"COMMENT ON PUBLICATION {quoted_name(publication)} IS '{_mark(slot)}'")
+            adopt(c, publication, slot)
         return True
     if not found[0]:
         raise SourceError(
@@ -282,6 +282,11 @@ def publish(c: Any, publication: str, slot: str) -> bool:
             hint="let it publish 'insert, update, delete, truncate'",
         )
     return False
+
+
+def adopt(c: Any, publication: str, slot: str) -> None:
+    """Have a publication say that it was made for a slot."""
+    c.execute(f"COMMENT ON PUBLICATION {quoted_name(publication)} IS '{_mark(slot)}'")
 
 
 def owns(c: Any, publication: str, slot: str) -> bool:

@@ -15,7 +15,7 @@ from headrace.connectors.option_reader import COMMON_OPTIONS, without_included
 from headrace.connectors.postgres.cdc import PostgresCdcSource
 from headrace.connectors.postgres.options import CDC, cdc_server, connection
 from headrace.connectors.postgres.pgoutput import Messages
-from headrace.connectors.postgres.slot import RECENT, owns, place_of
+from headrace.connectors.postgres.slot import RECENT, adopt, owns, place_of
 from headrace.connectors.postgres.slot_sharing import TABLE
 from headrace.connectors.postgres.tables import Published, TableColumn, check_alone, columns, keys, published
 from headrace.errors import SourceError
@@ -64,6 +64,13 @@ class SlotTable(PostgresCdcSource):
                     self._published(c).checked(self._publication)
                 return
             found.checked(self._publication)
+
+    def hand_over(self) -> None:
+        """See `Source`: a publication that was made for the slot goes with it."""
+        if self._publication == self._slot:
+            with self._connection() as c:
+                c.autocommit = True
+                adopt(c, self._publication, self._slot)
 
     def _published(self, c: Any) -> Published:
         return published(c, self._publication, {0: (None, self._schema_name, self._table)})[0]

@@ -6,6 +6,7 @@ lasting.py    by what it is told that a view would be planned as before
 recovered.py  relations and jobs as the catalog has them
 grouping.py   which checkpoint group a job may be in
 replacing.py  tables that take the place of others, and what is left of them
+succeeding.py tables that get columns take the place of those before, which go on for their readers
 undecided.py  DDL of which nobody knows yet whether it is durable
 place.py      opens the catalog where the settings say, or moves it there first
 location.py   where the state lies, as the catalog remembers it

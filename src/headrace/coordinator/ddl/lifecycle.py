@@ -28,8 +28,10 @@ from headrace.coordinator.ddl.recovered import in_order_of_time, recovered_job, 
 from headrace.coordinator.ddl.secrets import Vault, sealed_record
 from headrace.coordinator.ddl.undecided import Undecided
 from headrace.coordinator.decide import automatic
+from headrace.coordinator.decide.former import formers_of
 from headrace.coordinator.decide.into import refuse_circle, target_of
 from headrace.coordinator.decide.life import Turn, turned
+from headrace.coordinator.decide.unused import unused
 from headrace.coordinator.decide.view_options import checked_options, on_error
 from headrace.coordinator.observe.epoch_history import History
 from headrace.coordinator.run.lanes import Lanes
@@ -77,7 +79,7 @@ class Lifecycle:
         self._ticking = ticking
         self._writing_paused = writing_paused
         self._forget = forget
-        self._undecided = Undecided(storage.catalog)
+        self.undecided = Undecided(storage.catalog)
         self.ddl = planning.ddl
         self.lanes = lanes
         self.groups = Grouping(live.graph, live.lock, lambda: runtime.settings)
@@ -85,11 +87,11 @@ class Lifecycle:
     # ---- statements
 
     @contextmanager
-    def _statement(self) -> Iterator[None]:
+    def statement(self) -> Iterator[None]:
         """One at a time, and none while it is not known what became of another."""
         with self.ddl:
             self._runtime.check()
-            self._undecided.settle()  # what cannot be settled for other reasons, the next tick tells
+            self.undecided.settle()  # what cannot be settled for other reasons, the next tick tells
             yield
 
     def settle(self) -> None:
@@ -97,9 +99,9 @@ class Lifecycle:
 
         Raises `Fenced`, and what keeps one of them from being finished though the catalog answers.
         """
-        if self._undecided and self.ddl.acquire(blocking=False):
+        if self.undecided and self.ddl.acquire(blocking=False):
             try:
-                failure = self._undecided.settle()
+                failure = self.undecided.settle()
             except Fenced:
                 raise
             except HeadraceError:
@@ -115,7 +117,7 @@ class Lifecycle:
         """See `Coordinator.create_relation`."""
         if not record.content.stands_alone:
             raise WrongObjectType(f"a {record.kind} is not created this way")
-        with self._statement():
+        with self.statement():
             self._check_new(record)
             first, second = self._catalog.allocate_ids(2)
             record = replace(record, id=first, created_ms=record.created_ms or self._runtime.clock.now_ms())
@@ -139,7 +141,7 @@ class Lifecycle:
     def create_view(self, record: ObjectRecord, plan: ViewPlan) -> Job:
         """See `Coordinator.create_view`; the job is made and not launched."""
         live = self._live
-        with self._statement():
+        with self.statement():
             self._check_new(record)
             if plan.generation != self._planning.generation:
                 raise SparkLost("Spark was started again while the query was planned", hint="run the statement again")
@@ -186,7 +188,7 @@ class Lifecycle:
 
     def create_secret(self, record: ObjectRecord, value: str) -> int:
         """See `Coordinator.create_secret`."""
-        with self._statement():
+        with self.statement():
             self._check_new(record)
             keys = self._vault.keys
             _ = keys.first  # without one no id is spent
@@ -200,7 +202,7 @@ class Lifecycle:
         """See `Coordinator.create_subscription`."""
         live = self._live
         (relation_id,) = record.depends_on
-        with self._statement():
+        with self.statement():
             self._check_new(record)
             with live.lock:
                 relation, since = live.graph.relation(relation_id), live.graph.frontier(relation_id)
@@ -230,7 +232,7 @@ class Lifecycle:
         self, object_ids: Sequence[int], change: Callable[[ObjectRecord], ObjectRecord], done: str
     ) -> None:
         """See `Coordinator.alter_objects`."""
-        with self._statement():
+        with self.statement():
             self._change(object_ids, change, done, lambda state: None)
 
     def add_columns(self, source_id: int, columns: Sequence[Column]) -> None:
@@ -253,7 +255,7 @@ class Lifecycle:
                     self._live.graph.relation(source_id).record = record
                 self._planning.define_new(record)
 
-        with self._statement():
+        with self.statement():
             self._change([source_id], wider, "has new columns", known)
             known(self._catalog.state)
 
@@ -275,7 +277,7 @@ class Lifecycle:
                 text = f'{before.kind} "{before.name}" {done}'
                 edits += [Put(after), AddEvent(f"{before.kind}_altered", object_id, text)]
                 made[object_id] = after
-        self._undecided.transact(
+        self.undecided.transact(
             edits, lambda state: all(state.objects.get(i) == after for i, after in made.items()), settle
         )
 
@@ -300,7 +302,7 @@ class Lifecycle:
             if object_id in state.objects:  # It was said not to be created.
                 self._catalog.transact([Delete("object", object_id)])
 
-        self._undecided.transact(edits, lambda state: object_id in state.objects, settle)
+        self.undecided.transact(edits, lambda state: object_id in state.objects, settle)
 
     # ---- alter, drop
 
@@ -308,7 +310,7 @@ class Lifecycle:
         """See `Coordinator.alter_job`."""
         live = self._live
         given = checked_options(options or {})
-        with self._statement():
+        with self.statement():
             job = live.graph.jobs.get(job_id)
             if job is None:
                 raise UndefinedObject(f"there is no job {job_id}")
@@ -348,7 +350,7 @@ class Lifecycle:
                 self._take_up(job, state.jobs[job.id])
 
         edits: list[Edit] = [Put(altered), AddEvent(kind, job.id, text)]
-        self._undecided.transact(edits, lambda state: state.jobs[job.id] == altered, settle)
+        self.undecided.transact(edits, lambda state: state.jobs[job.id] == altered, settle)
         self._take_up(job, altered)
 
     def _take_up(self, job: Job, record: JobRecord) -> None:
@@ -363,26 +365,26 @@ class Lifecycle:
     def drop(self, ids: Sequence[int]) -> None:
         """See `Coordinator.drop`."""
         live = self._live
-        with self._statement():
+        with self.statement():
             with self._catalog.reading() as state:
-                ids = [*ids, *automatic.unused(state, ids)]
+                ids = [*ids, *unused(state, ids)]
             self._check_drop(ids)
             with live.lock:
                 jobs = [live.graph.jobs[i] for i in ids if i in live.graph.jobs]
-            undecided = len(self._undecided)
+            undecided = len(self.undecided)
             try:
                 self.lanes.withdraw(jobs)
                 with self._writing_paused(), self._ticking:
                     self._delete(ids, jobs)
             except BaseException:
-                if len(self._undecided) == undecided:
+                if len(self.undecided) == undecided:
                     self._resume(jobs)
                 raise
         live.notify()
 
     def take_place(self, new_id: int, old_id: int) -> None:
         """See `Coordinator.take_place`."""
-        with self._statement():
+        with self.statement():
             self._check_drop([old_id])
             with self._catalog.reading() as state:
                 old, new = state.objects[old_id], state.objects.get(new_id)
@@ -404,7 +406,8 @@ class Lifecycle:
             for i in ids:
                 if i not in state.objects:
                     raise UndefinedTable(f"object {i} does not exist")
-                others = [d for d in state.dependents(i) if d not in ids]
+                above = [*state.dependents(i), *(former.id for former in formers_of(state, i))]
+                others = [d for d in above if d not in ids]
                 if isinstance(state.objects[i].content, RoleContent):
                     others += [o.id for o in state.objects.values() if o.owner == i and o.id not in ids]
                 if others:
@@ -425,7 +428,7 @@ class Lifecycle:
             else:
                 self._resume(jobs)
 
-        self._undecided.transact([*(Delete("object", i) for i in ids), *others], happened, settle)
+        self.undecided.transact([*(Delete("object", i) for i in ids), *others], happened, settle)
         self._dropped(ids)
 
     def _resume(self, jobs: Sequence[Job]) -> None:

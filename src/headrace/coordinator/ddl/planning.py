@@ -21,7 +21,7 @@ from headrace.coordinator.ddl.recovered import (
     rows_schema,
 )
 from headrace.coordinator.ddl.secrets import Vault
-from headrace.coordinator.decide import automatic
+from headrace.coordinator.decide import unused
 from headrace.coordinator.decide.graph import GraphIndex
 from headrace.coordinator.decide.job import PlanFacts
 from headrace.coordinator.decide.life import Turn, turned
@@ -89,7 +89,7 @@ class Planning:
 
     def recover(self) -> None:
         """Take up everything that the catalog holds, as it says. Nothing of it is planned yet: `plan` does that."""
-        left = automatic.abandoned(self._catalog.state)
+        left = unused.abandoned(self._catalog.state)
         if left:
             self._catalog.transact([Delete("object", i) for i in left])
         # Who takes over writes to tables meanwhile: what becomes of that is noted in the relations that are there.
@@ -377,6 +377,16 @@ class Planning:
     def define_new(self, record: ObjectRecord) -> None:
         """Tell the planner of what has just become durable, unless Spark has ended: its successor is told of all."""
         try:
+            self._define(record)
+        except Exception:
+            if not self._application.is_lost():
+                raise
+
+    def define_altered(self, record: ObjectRecord) -> None:
+        """Tell the planner of another name of something, and of what an index has become."""
+        try:
+            if isinstance(record.content, IndexContent):
+                self._planner.forget(record.id)
             self._define(record)
         except Exception:
             if not self._application.is_lost():

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
-from headrace.catalog.contents import TableContent
+from headrace.catalog.contents import IndexContent, SourceContent, TableContent
 from headrace.catalog.records import ObjectRecord
 from headrace.catalog.state import CatalogState
 
 _SUFFIX: Final = "$keyed"
+_REFRESHED: Final = "$refreshed"
 
 
 def name_while_filled(table: ObjectRecord) -> str:
     """The name of what takes the place of a table, until it does."""
     return table.name + _SUFFIX
+
+
+def name_while_refreshed(record: ObjectRecord) -> str:
+    """The name of what takes the place of a table that gets columns, or of one of its indexes, until it does."""
+    return record.name + _REFRESHED
 
 
 def definition_with(table: ObjectRecord, statement: str) -> str:
@@ -22,14 +29,26 @@ def definition_with(table: ObjectRecord, statement: str) -> str:
 
 
 def left_behind(state: CatalogState) -> list[int]:
-    """Tables that a server was filling when it ended: none can take its place any more.
+    """Tables that a server was filling when it ended, with what belongs to them: none can take its place any more.
 
     One that somebody has given such a name is defined by a statement of its own.
     """
-    found = []
-    for record in state.objects_of(TableContent):
-        if record.name.endswith(_SUFFIX):
-            table = state.object_named(record.schema, record.name.removesuffix(_SUFFIX))
-            if table is not None and record.definition.startswith(definition_with(table, "")):
-                found.append(record.id)
+    found = [o.id for o in state.objects_of(TableContent) if _takes_place(state, o, o.name, _SUFFIX)]
+    for source in state.objects_of(SourceContent):
+        part = source.content_as(SourceContent).part
+        if part is not None and _takes_place(state, source, part, _REFRESHED):
+            found += [source.id, *_above(state, source.id)]
     return found
+
+
+def _above(state: CatalogState, source_id: int) -> Iterator[int]:
+    """The table of a source that was being filled, and its indexes."""
+    for table in state.dependents(source_id):
+        yield table
+        yield from (i for i in state.dependents(table) if isinstance(state.objects[i].content, IndexContent))
+
+
+def _takes_place(state: CatalogState, record: ObjectRecord, name: str, suffix: str) -> bool:
+    """Whether something of that name is to take the place of a table, by its name and its definition."""
+    table = state.object_named(record.schema, name.removesuffix(suffix)) if name.endswith(suffix) else None
+    return table is not None and record.definition.startswith(definition_with(table, ""))

@@ -11,7 +11,7 @@ does the record of its job.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 from headrace.catalog.contents import IndexContent
 from headrace.catalog.records import ObjectRecord
@@ -72,21 +72,3 @@ def name_of(relation: ObjectRecord, group: str, side: Sharable) -> str:
     """What the index is called wherever it is shown."""
     shown = relation.name if relation.schema in ("", "public") else f"{relation.schema}.{relation.name}"
     return f"automatic {shown}({', '.join(side.key)}) in {group}"
-
-
-def unused(state: CatalogState, going: Collection[int]) -> list[int]:
-    """Automatic indexes that nothing uses any more once the objects `going` are gone: those that one of them uses."""
-    gone = list(going)
-    for i in gone:  # grows: one of them may be the last that uses another
-        record = state.objects.get(i)
-        for below in record.depends_on if record is not None else ():
-            used = state.objects.get(below)
-            free = used is not None and is_automatic(used) and set(state.dependents(below)) <= set(gone)
-            if free and below not in gone:
-                gone.append(below)
-    return gone[len(going) :]
-
-
-def abandoned(state: CatalogState) -> list[int]:
-    """Automatic indexes that nothing uses: a crash came between them and the view that they were made for."""
-    return [o.id for o in state.objects_of(IndexContent) if is_automatic(o) and not state.dependents(o.id)]

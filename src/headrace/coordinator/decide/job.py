@@ -184,6 +184,10 @@ class JobState:
 
     # ---- its life, as the catalog has it by now
 
+    def rename(self, name: str, *, automatic: bool) -> None:
+        """It has another name; whether the system looks after it from now on."""
+        self.name, self.automatic = name, automatic
+
     def turn(self, turn: Turn) -> None:
         """Take a turn in its life."""
         self.standing = self.standing.turned(turn)

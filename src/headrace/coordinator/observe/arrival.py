@@ -28,7 +28,7 @@ def wait_created(
         runtime.check()
         _job(live.graph, job_id)
         if job.error is not None:
-            raise _job_failed(job)
+            raise job_failed(job)
         assert not done
         raise QueryCanceled(
             f"{job.called} is still being created", detail=job.catching_up.text or None,
@@ -80,7 +80,7 @@ def wait_all(
             return epoch
         runtime.check()
         for job in failed(left):
-            raise _job_failed(job)
+            raise job_failed(job)
         names = ", ".join(f'"{j.name}"' for j in left)
         raise QueryCanceled(f"FLUSH was given up: not yet at epoch {epoch} are {names}")
 
@@ -113,7 +113,8 @@ def _job(graph: Graph[LiveRelation, Job], job_id: int) -> Job:
     return job
 
 
-def _job_failed(job: Job) -> JobFailed:
+def job_failed(job: Job) -> JobFailed:
+    """What is raised to who waits for a job that fails."""
     assert job.error is not None
     failed = JobFailed(
         f'job "{job.name}" is failing: {job.error.message}',

@@ -12,12 +12,13 @@ from headrace.connectors.base import ALTERABLE, RATE
 from headrace.connectors.option_reader import OptionReader
 from headrace.connectors.sources import infer_columns, open_source, refreshes
 from headrace.coordinator.decide.automatic import is_automatic
+from headrace.coordinator.decide.former import formers_of
 from headrace.errors import DatatypeMismatch, InvalidParameter, NotSupported, WrongObjectType
 from headrace.session.context import Context
-from headrace.session.execution import fed, grants, subscriptions
+from headrace.session.execution import fed, grants, refreshing, subscriptions
 from headrace.session.execution.existing import refuse_automatic
 from headrace.session.execution.handler import Handler, Needs, not_yet
-from headrace.session.hidden_views import parts_of
+from headrace.session.hidden_views import is_part, parts_of
 from headrace.session.names import label, names_of
 from headrace.session.result import Notice, Result
 from headrace.sql import statements as st
@@ -30,12 +31,8 @@ def alter(context: Context, statement: st.AlterJob) -> Result:
     if found is None and statement.if_exists:
         return Result(statement.tag, notices=[Notice(f'relation "{statement.name}" does not exist, skipping')])
     record = found or names_of(context).get(statement.name)
-    if statement.action == "refresh schema" and fed.is_fed(context.catalog.state, record):
-        raise NotSupported(
-            f'new columns of the table "{label(record)}", which keeps rows of those that it was created with',
-            hint="columns that were added there are left alone; to have them, drop the table and create it again",
-        )
-    if record.kind_name != statement.kind:
+    fed_table = statement.kind == "table" and fed.is_fed(context.catalog.state, record)
+    if record.kind_name != statement.kind and not (fed_table and statement.action == "refresh schema"):
         raise WrongObjectType(f'"{statement.name}" is not a {statement.kind}')
     refuse_automatic(context, record, "altered")
     context.rights.require_owner(record)
@@ -60,13 +57,33 @@ def alter(context: Context, statement: st.AlterJob) -> Result:
     if record.id not in context.catalog.state.jobs:
         raise NotSupported(f"{statement.tag} ... {statement.action.upper()}", hint="it has no job")
     if statement.action == "set":
-        coordinator.alter_job(record.id, options=dict(statement.options))
+        for each in [record, *formers_of(context.catalog.state, record.id)]:
+            coordinator.alter_job(each.id, options=dict(statement.options))
         return Result(statement.tag, notices=_left_behind(context, record))
-    jobs = context.catalog.state.jobs
-    parts = [p for p in parts_of(context.catalog.state, [record.id]) if p.id in jobs]
-    for each in [record, *parts]:
+    for each in _in_step(context, record):
         coordinator.alter_job(each.id, paused=statement.action == "pause")
     return Result(statement.tag)
+
+
+def add_columns(context: Context, statement: st.AlterColumns) -> Result:
+    """ALTER TABLE ... ADD COLUMN of a table that follows one outside, where the column is there."""
+    found = names_of(context).find(statement.name)
+    if found is None and statement.if_exists:
+        return Result(statement.tag, notices=[Notice(f'relation "{statement.name}" does not exist, skipping')])
+    record = found or names_of(context).get(statement.name)
+    if statement.kind != "table" or statement.drop or not refreshing.can_refresh(context.catalog.state, record):
+        return not_yet(context, statement)
+    refuse_automatic(context, record, "altered")
+    context.rights.require_owner(record)
+    refreshing.refresh(context, record, statement.text, statement.add)
+    return Result(statement.tag)
+
+
+def _in_step(context: Context, record: ObjectRecord) -> list[ObjectRecord]:
+    """What is paused with a job: the hidden ones that it is made of, and what a table was before for what reads it."""
+    state = context.catalog.state
+    found = [record, *formers_of(state, record.id)]
+    return [*found, *(part for part in parts_of(state, [o.id for o in found]) if part.id in state.jobs)]
 
 
 def _alter_source(context: Context, record: ObjectRecord, statement: st.AlterJob) -> None:
@@ -83,14 +100,21 @@ def _alter_source(context: Context, record: ObjectRecord, statement: st.AlterJob
 
 
 def _refresh_schema(context: Context, record: ObjectRecord, statement: st.AlterJob) -> list[Notice]:
-    """ALTER SOURCE ... REFRESH SCHEMA: the columns that its schema has by now; what to tell.
+    """ALTER ... REFRESH SCHEMA: the columns that are there by now; what to tell.
 
     Views that are there go on with those that they read. Raises for a column that is of another type there.
     """
+    state = context.catalog.state
+    if fed.is_fed(state, record):
+        return [Notice(refreshing.told(record, refreshing.refresh(context, record, statement.text)))]
+    if isinstance(record.content, SourceContent) and record.content.shared:
+        tables = refreshing.tables_of(state, record)
+        return [Notice(refreshing.told(t, refreshing.refresh(context, t, statement.text))) for t in tables]
     if not isinstance(record.content, SourceContent) or not refreshes(record.options):
         raise NotSupported(
             f"{statement.tag} ... REFRESH SCHEMA",
-            hint="of a source whose schema a registry has (ENCODE AVRO, PROTOBUF); drop others and create them again",
+            hint="of a source whose schema a registry has (ENCODE AVRO, PROTOBUF), a source of several tables of "
+            "PostgreSQL and its tables; drop others and create them again",
         )
     values = context.coordinator.secrets(record.secrets)
     found = infer_columns(record.options, values)
@@ -131,10 +155,17 @@ def _set_pace(context: Context, record: ObjectRecord, options: Mapping[str, str]
 
 
 def _fed_by(context: Context, record: ObjectRecord, options: Mapping[str, str]) -> ObjectRecord | None:
-    """The hidden source of a table with a connector, if the options are the source's and not the view's."""
+    """The hidden source of a table with a connector, if the options are the source's and not the view's.
+
+    It is the one that is bound: of a table that shares its slot with what it was before, the one with the slot.
+    """
     if set(options) - {RATE.name}:
         return None
-    return fed.source_of(context.catalog.state, record)
+    state = context.catalog.state
+    source = fed.source_of(state, record)
+    origin = None if source is None else source.content_as(SourceContent).origin
+    bound = None if origin is None else state.objects[origin]
+    return bound if bound is not None and is_part(bound) else source
 
 
 def _keep_for(context: Context, record: ObjectRecord, options: Mapping[str, str]) -> None:
@@ -164,5 +195,5 @@ def _left_behind(context: Context, record: ObjectRecord) -> list[Notice]:
 
 HANDLERS: Final = (
     Handler(st.AlterJob, alter, needs=Needs.OWNER),
-    Handler(st.AlterColumns, not_yet, needs=Needs.OWNER),
+    Handler(st.AlterColumns, add_columns, needs=Needs.OWNER),
 )

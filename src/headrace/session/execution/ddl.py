@@ -101,7 +101,7 @@ def create_table(context: Context, statement: st.CreateTable) -> Result:
     given = webhooks.resolved(context, statement) if takes_requests else connections.NOTHING
     storage = () if takes_requests else _storage_parameters(statement)
     _refuse_table_features(statement, storage)
-    columns = _declared(statement.columns)
+    columns = declared_columns(statement.columns)
     if takes_requests:
         check_columns(columns)
     if statement.query is not None and not columns:
@@ -177,7 +177,8 @@ def _refuse_table_features(statement: st.CreateTable, storage: Sequence[str]) ->
         raise NotSupported("generated columns", hint="compute them in a view")
 
 
-def _declared(columns: Iterable[st.ColumnDef]) -> tuple[Column, ...]:
+def declared_columns(columns: Iterable[st.ColumnDef]) -> tuple[Column, ...]:
+    """The columns that a statement declares. Raises `NotSupported`."""
     found = tuple(Column(c.name, c.type, not c.not_null) for c in columns)
     for column in found:
         if column.name.startswith("__"):
@@ -191,7 +192,8 @@ def _declared(columns: Iterable[st.ColumnDef]) -> tuple[Column, ...]:
     return found
 
 
-def _unlike(columns: tuple[Column, ...]) -> tuple[Column, ...]:
+def unlike(columns: tuple[Column, ...]) -> tuple[Column, ...]:
+    """The columns, if no two have the same name. Raises `StatementError`."""
     names = [c.name for c in columns]
     doubled = next((n for n in names if names.count(n) > 1), None)
     if doubled is not None:
@@ -245,8 +247,8 @@ def _define_source(
     check_reach(context, options, "pg_read_server_files", "create a source that reads from outside of the database")
     check_secret_options(options, named)
     values = context.coordinator.secrets(named)
-    columns = _declared(declared) or tuple(infer_columns(options, values))
-    columns = _unlike((*columns, *added_columns(options)))
+    columns = declared_columns(declared) or tuple(infer_columns(options, values))
+    columns = unlike((*columns, *added_columns(options)))
     columns = tuple(replace(c, nullable=False) if c.name in key else c for c in columns)
     fed.check_types(columns)
     if statement.watermark is not None and retracts(options):
@@ -512,7 +514,7 @@ def create_planned(
         record = new_record(context, described, name, plan.columns, definition, (), own, upstreams)
         view_id = context.coordinator.create_view(replace(record, secrets=confidential), plan)
     if not context.variables.is_on("background_ddl"):
-        _wait(context, view_id)
+        wait(context, view_id)
     return view_id
 
 
@@ -534,7 +536,7 @@ def _try_sink(context: Context, options: Mapping[str, str], plan: ViewPlan, name
         sinks.open_sink({**options, **opened}, plan.columns).reach()
 
 
-def _wait(context: Context, view_id: int) -> None:
+def wait(context: Context, view_id: int) -> None:
     """Wait until the view is filled. What fails or is cancelled meanwhile leaves no view behind."""
     coordinator = context.coordinator
     try:

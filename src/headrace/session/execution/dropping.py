@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
 from headrace.catalog.contents import IndexContent, RoleContent, SchemaContent, TableContent
 from headrace.catalog.records import ObjectRecord
+from headrace.catalog.state import CatalogState
 from headrace.coordinator.decide.automatic import is_automatic
+from headrace.coordinator.decide.former import formers_of, table_of
 from headrace.coordinator.decide.life import Life
 from headrace.errors import DependentObjectsExist, HeadraceError, NotSupported, UndefinedTable, WrongObjectType
 from headrace.session.context import Context
@@ -102,7 +104,7 @@ def _drop_order(context: Context, wanted: Sequence[ObjectRecord]) -> tuple[list[
         seen.add(record.id)
         whole = isinstance(record.content, SchemaContent)
         inside = [o for o in state.objects.values() if o.schema == record.name] if whole else []
-        for above in [*(state.objects[i] for i in state.dependents(record.id)), *inside]:
+        for above in [*(state.objects[i] for i in state.dependents(record.id)), *formers_of(state, record.id), *inside]:
             visit(above)
         order.append(record)
 
@@ -113,12 +115,12 @@ def _drop_order(context: Context, wanted: Sequence[ObjectRecord]) -> tuple[list[
 
 
 def _still_needed(context: Context, wanted: Sequence[ObjectRecord], extra: Sequence[ObjectRecord]) -> HeadraceError:
-    objects = context.catalog.state.objects
+    state = context.catalog.state
     lines: list[str] = []
     for above in reversed(extra):
-        if is_part(above):
+        if is_part(above) or is_automatic(above):
             continue
-        below = list(_visible(objects, above.depends_on))
+        below = list(_visible(state, above.depends_on))
         known = [b for b in below if b in wanted or b in extra]
         owner = known[0] if known else wanted[0]
         lines.append(f"{above.kind_name} {label(above)} depends on {owner.kind_name} {label(owner)}")
@@ -130,11 +132,11 @@ def _still_needed(context: Context, wanted: Sequence[ObjectRecord], extra: Seque
     )
 
 
-def _visible(objects: Mapping[int, ObjectRecord], ids: Iterable[int]) -> Iterator[ObjectRecord]:
-    """Objects, and in the place of hidden parts what these are built on."""
-    for each in (objects[i] for i in ids if i in objects):
+def _visible(state: CatalogState, ids: Iterable[int]) -> Iterator[ObjectRecord]:
+    """Objects; in the place of former tables those with their names, of hidden parts what these are built on."""
+    for each in (table_of(state, state.objects[i]) for i in ids if i in state.objects):
         if is_part(each):
-            yield from _visible(objects, each.depends_on)
+            yield from _visible(state, each.depends_on)
         else:
             yield each
 

@@ -14,6 +14,7 @@ from headrace.catalog.contents import (
 )
 from headrace.catalog.records import ObjectRecord
 from headrace.coordinator.decide.automatic import is_automatic
+from headrace.coordinator.decide.former import is_former, table_of
 from headrace.errors import (
     DuplicateObject,
     DuplicateTable,
@@ -69,6 +70,12 @@ def of_kind(context: Context, name: TableName, kind: type[Content]) -> ObjectRec
 
 def refuse_automatic(context: Context, record: ObjectRecord, done: str) -> None:
     """Raises `WrongObjectType` for what the system has made and looks after by itself."""
+    if is_former(record):
+        table = table_of(context.catalog.state, record)
+        raise WrongObjectType(
+            f'"{record.name}" is what "{label(table)}" was before it got columns: it cannot be {done} by hand',
+            hint="it goes with the last that reads it",
+        )
     if is_automatic(record):
         state = context.catalog.state
         users = ", ".join(label(state.objects[i]) for i in state.dependents(record.id))

@@ -17,6 +17,7 @@ from headrace.catalog.state import CatalogState
 from headrace.common.columns import Column
 from headrace.connectors.leaving import own_type
 from headrace.connectors.sources import holds, open_source
+from headrace.coordinator.decide.former import source_of as source_of
 from headrace.errors import HeadraceError, NotSupported, UndefinedColumn
 from headrace.session.context import Context
 from headrace.sql.binder.spark_text import quoted
@@ -61,13 +62,6 @@ def query_of(source: ObjectRecord, key: Sequence[str]) -> str:
         f"SELECT {columns} FROM (SELECT *, row_number() OVER (PARTITION BY {keys} ORDER BY `{position}` DESC) "
         f"AS __n FROM `r{source.id}`) WHERE __n = 1 AND `{operation}` <> 'delete'"
     )
-
-
-def source_of(state: CatalogState, record: ObjectRecord) -> ObjectRecord | None:
-    """The hidden source of which it is the view, where CREATE TABLE has made it; else None."""
-    below = (state.objects.get(i) for i in record.depends_on)
-    sources = (o for o in below if o is not None and isinstance(o.content, SourceContent))
-    return next((o for o in sources if o.content_as(SourceContent).part == record.name), None)
 
 
 def is_fed(state: CatalogState, record: ObjectRecord) -> bool:

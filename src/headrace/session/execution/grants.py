@@ -8,6 +8,7 @@ from typing import Final
 
 from headrace.catalog.contents import DefaultGrant, RoleContent, SchemaContent
 from headrace.catalog.records import ObjectRecord
+from headrace.coordinator.decide.former import formers_of
 from headrace.errors import (
     DependentObjectsExist,
     InsufficientPrivilege,
@@ -282,8 +283,9 @@ def give(context: Context, record: ObjectRecord, target: str) -> None:
 
 def _give(context: Context, records: Sequence[ObjectRecord], owner: int) -> None:
     """Let objects, and the hidden ones that they are made of, belong to another role."""
-    parts = parts_of(context.catalog.state, [r.id for r in records])
-    ids = list(dict.fromkeys([*(r.id for r in records), *(p.id for p in parts)]))
+    state = context.catalog.state
+    known = [*records, *(former for r in records for former in formers_of(state, r.id))]
+    ids = list(dict.fromkeys(r.id for r in [*known, *parts_of(state, [r.id for r in known])]))
     change = lambda record: replace(record, owner=owner)  # noqa: E731
     context.coordinator.alter_objects(ids, change, "belongs to another role")
 

@@ -24,6 +24,7 @@ from headrace.catalog.records import ObjectRecord
 from headrace.common.lazy_dataclass import dataclass
 from headrace.config import describe_settings
 from headrace.coordinator.decide.automatic import is_automatic
+from headrace.coordinator.decide.former import table_of
 from headrace.coordinator.decide.watermarks import declared, time_column
 from headrace.errors import NotSupported
 from headrace.session.context import Context
@@ -147,13 +148,13 @@ def _searched(context: Context, statement: st.Show) -> tuple[str, ...]:
 
 def _indexes(context: Context, statement: st.Show) -> Rows:
     """All indexes of the schemas in question, or those of one relation."""
-    objects, fits = context.catalog.state.objects, _matcher(statement.pattern)
+    state, fits = context.catalog.state, _matcher(statement.pattern)
     on = names_of(context).get(statement.name).id if statement.name is not None else None
     schemas = _searched(context, statement)
     rows: list[list[object]] = []
     for o in sorted(context.catalog.state.objects_of(IndexContent), key=lambda o: o.name):
         index = o.content_as(IndexContent)
-        relation, key = objects[index.on], index.key
+        relation, key = table_of(state, state.objects[index.on]), index.key
         schema = relation.schema if is_automatic(o) else o.schema
         if fits(o.name) and (relation.id == on if on is not None else schema in schemas):
             include = [c.name for c in o.columns if c.name not in key]

@@ -6,6 +6,7 @@ from typing import Final
 
 from headrace.catalog.contents import MaterializedViewContent, ViewContent
 from headrace.catalog.records import ObjectRecord
+from headrace.coordinator.decide.former import table_of
 from headrace.session.context import Context
 from headrace.session.system import keys, pg_catalog
 from headrace.session.system.system_relations import Rows, define
@@ -25,11 +26,12 @@ def _rules(context: Context) -> Rows:
 
 
 def _dependencies(context: Context) -> Rows:
-    known = {o.id for o in pg_catalog.relations(context)}
+    state, known = context.catalog.state, {o.id for o in pg_catalog.relations(context)}
     for view in _views(context):
         rule = {"classid": _REWRITE, "objid": view.id + _RULES, "refclassid": _CLASS}
         yield {**rule, "refobjid": view.id, "deptype": "i"}
-        yield from ({**rule, "refobjid": i} for i in view.depends_on if i in known)
+        below = (table_of(state, state.objects[i]).id for i in view.depends_on if i in state.objects)
+        yield from ({**rule, "refobjid": i} for i in below if i in known)
     for index in keys.indexes(pg_catalog.relations(context)):
         numbers = index.numbers[: len(index.columns)]
         if not index.primary:

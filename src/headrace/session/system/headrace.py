@@ -12,6 +12,7 @@ from typing import Any
 from headrace.catalog.contents import ConnectionContent, IndexContent, SecretContent, SourceContent, SubscriptionContent
 from headrace.catalog.store import describe_self
 from headrace.connectors.sources import of_splits
+from headrace.coordinator.decide.former import table_of
 from headrace.coordinator.decide.watermarks import declared
 from headrace.coordinator.observe.obstacles import HIDDEN
 from headrace.session.context import Context
@@ -37,7 +38,8 @@ def _fields(record: Any) -> dict[str, Any]:
 
 
 def _names(context: Context) -> Mapping[int, str]:
-    return {o.id: o.name for o in context.catalog.state.objects.values()}
+    state = context.catalog.state
+    return {o.id: table_of(state, o).name for o in state.objects.values()}
 
 
 def shown_error(context: Context, object_id: int, text: str | None) -> str | None:
@@ -156,7 +158,8 @@ def _indexes(context: Context) -> Rows:
     for o in state.objects_of(IndexContent):
         index, users = o.content_as(IndexContent), (state.objects[i].name for i in state.dependents(o.id))
         yield {
-            "id": o.id, "name": o.name, "relation": state.objects[index.on].name, "key": ", ".join(index.key),
+            "id": o.id, "name": o.name, "relation": table_of(state, state.objects[index.on]).name,
+            "key": ", ".join(index.key),
             "include": ", ".join(c.name for c in o.columns if c.name not in index.key), "automatic": index.automatic,
             "checkpoint_group": state.jobs[o.id].group, "used_by": ", ".join(users),
         }  # fmt: skip

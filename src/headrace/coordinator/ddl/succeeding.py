@@ -1,0 +1,134 @@
+"""Tables that get columns: the change of names, and slots that one table alone has had.
+
+`coordinator/decide/former.py` says what is changed, and why it can be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from headrace.catalog.catalog import Catalog
+from headrace.catalog.contents import SourceContent
+from headrace.catalog.edits import AddEvent, Edit, Put
+from headrace.catalog.records import ObjectRecord
+from headrace.catalog.state import CatalogState
+from headrace.common.faults import fault_point
+from headrace.connectors.base import SHARED_BY
+from headrace.coordinator.ddl.lifecycle import Lifecycle
+from headrace.coordinator.ddl.planning import Planning
+from headrace.coordinator.decide.automatic import is_automatic
+from headrace.coordinator.decide.exact import newest
+from headrace.coordinator.decide.former import succession
+from headrace.coordinator.observe.arrival import job_failed
+from headrace.coordinator.run.live_state import LiveRelation, LiveState
+from headrace.coordinator.run.locks import Locks
+from headrace.coordinator.run.ticker import Ticker
+from headrace.errors import UndefinedTable
+
+Check = Callable[[], None]
+
+
+class Succeeding:
+    """Lets a table take the place of another one that goes on for its readers. One statement of DDL each."""
+
+    def __init__(
+        self, live: LiveState, catalog: Catalog, locks: Locks, life: Lifecycle, planning: Planning, ticker: Ticker
+    ) -> None:
+        self._live = live
+        self._catalog = catalog
+        self._locks = locks
+        self._life = life
+        self._planning = planning
+        self._ticker = ticker
+
+    def succeed(self, new_id: int, old_id: int, indexes: Mapping[int, int], check: Check) -> None:
+        """See `Coordinator.succeed`."""
+        while not self._succeeded(new_id, old_id, indexes):
+            with self._live.changed:
+                self._live.changed.wait_until(lambda: self._is_level(new_id, old_id, indexes), None, check)
+        self._live.notify()
+
+    def _succeeded(self, new_id: int, old_id: int, indexes: Mapping[int, int]) -> bool:
+        """Change names, unless the new table is behind the old one. No lane commits meanwhile."""
+        with self._life.statement():
+            with self._locks.committing:
+                with self._live.lock:
+                    if not self._is_level(new_id, old_id, indexes):
+                        return False
+                (until,) = self._catalog.allocate_ids(1)
+                edits = succession(self._catalog.state, new_id, old_id, indexes, until)
+                fault_point("columns.commit.before")
+                changed = self._transact(edits)
+                fault_point("columns.commit.after")
+            self._define(changed)
+            return True
+
+    def _is_level(self, new_id: int, old_id: int, indexes: Mapping[int, int]) -> bool:
+        """Whether nobody sees less who reads the new table and indexes from now on. The caller holds the lock.
+
+        Raises `UndefinedTable` if one of them is gone, `JobFailed` if one that is new fails.
+        """
+        graph = self._live.graph
+        for i in (new_id, old_id, *indexes, *indexes.values()):
+            if i not in graph.jobs:
+                raise UndefinedTable(f"relation {i} does not exist", hint="it was dropped meanwhile")
+        failing = next((graph.jobs[i] for i in (new_id, *indexes) if graph.jobs[i].error is not None), None)
+        if failing is not None:
+            raise job_failed(failing)
+        reached = [newest(graph.exact(i)) for i in (new_id, *indexes)]
+        shown = newest(graph.exact(old_id)) or 0
+        return all(epoch is not None and epoch >= shown for epoch in reached)
+
+    def share(self, source_id: int, origin: ObjectRecord, options: Mapping[str, str]) -> int:
+        """See `Coordinator.share`."""
+        with self._life.statement(), self._ticker.lock:
+            source = self._catalog.state.objects.get(source_id)
+            if source is None:
+                raise UndefinedTable(f"source {source_id} does not exist")
+            (first,) = self._catalog.allocate_ids(1)
+            made = replace(origin, id=first)
+            content = replace(source.content_as(SourceContent), origin=first)
+            shared = replace(
+                source, content=content, options={**options, SHARED_BY: str(first)},
+                depends_on=(first, *(i for i in source.depends_on if i != first)),
+            )  # fmt: skip
+            text = f'the slot of "{source.name}" is one of several tables'
+            self._transact([Put(made), Put(shared), AddEvent("source_altered", source_id, text)])
+            self._ticker.forget(source_id)
+            fault_point("columns.slot.after")
+            return first
+
+    def _transact(self, edits: Sequence[Edit]) -> list[ObjectRecord]:
+        """Make edits durable, and known in memory; the objects that are others from now on."""
+        changed = [e.record for e in edits if isinstance(e, Put) and isinstance(e.record, ObjectRecord)]
+
+        def happened(state: CatalogState) -> bool:
+            return all(state.objects.get(o.id) == o for o in changed)
+
+        def settle(state: CatalogState) -> None:
+            if happened(state):
+                self._take_up(changed)
+                self._define(changed)
+
+        self._life.undecided.transact(edits, happened, settle)
+        self._take_up(changed)
+        return changed
+
+    def _take_up(self, changed: Sequence[ObjectRecord]) -> None:
+        graph = self._live.graph
+        with self._live.changed:
+            for record in (o for o in changed if o.content.in_graph):
+                if record.id in graph.relations:
+                    graph.relations[record.id].record = record
+                else:
+                    graph.relations[record.id] = LiveRelation(record)
+                job = graph.jobs.get(record.id)
+                if job is not None:
+                    job.rename(record.name, automatic=is_automatic(record))
+            self._live.changed.notify_all()
+
+    def _define(self, changed: Sequence[ObjectRecord]) -> None:
+        for record in changed:
+            if record.content.in_graph:
+                self._planning.define_altered(record)
