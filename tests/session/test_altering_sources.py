@@ -220,6 +220,7 @@ def test_a_source_takes_new_columns_of_its_schema(spark: SparkSession, kafka: Ka
             first.sql(events.sql)
             first.sql("CREATE MATERIALIZED VIEW widened_n AS SELECT count(*) AS n FROM widened")
             first.sql("CREATE MATERIALIZED VIEW widened_all AS SELECT * FROM widened")
+            first.sql("CREATE VIEW widened_plain AS SELECT * FROM widened")
             events.send({"id": 1})
             eventually(lambda: count(first, "widened") == 1)
             assert first.sql("ALTER SOURCE widened REFRESH SCHEMA").notices == ["there are no new columns"]
@@ -234,6 +235,7 @@ def test_a_source_takes_new_columns_of_its_schema(spark: SparkSession, kafka: Ka
             rows = [(1, None, None), (2, "ann", 7)]
             eventually(lambda: first.sql("SELECT * FROM widened_who ORDER BY id").rows() == rows)
             eventually(lambda: first.sql("SELECT * FROM widened_all ORDER BY id").rows() == [(1,), (2,)])
+            assert first.sql("SELECT * FROM widened_plain ORDER BY id").rows() == [(1,), (2,)]
         events.send({"id": 3, "who": None, "at": 8})
         with connect(tmp_path, spark=spark, settings=settings(tmp_path)) as second:
             assert columns_shown(second, "widened") == wanted

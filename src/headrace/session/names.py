@@ -82,7 +82,7 @@ class Names:
     zone: Zone = UTC
     """The time zone in which queries are bound, those of plain views in them included."""
     made: int | None = None
-    """The id of the plain view whose names are looked up: it sees the columns that there were when it was made."""
+    """The id of the plain view whose names are looked up: it has the columns that there were when it was made."""
 
     @property
     def schema(self) -> str:
@@ -144,8 +144,7 @@ class Names:
             )
         if self.rights is not None:
             self.rights.require("r", found)
-        width = None if self.made is None else found.content.width_before(self.made)
-        return found if width is None else replace(found, columns=found.columns[:width])
+        return found
 
     def inside(self, view: ObjectRecord) -> Names:
         """Look-up of the names in a view, with its search path and the rights of its owner."""
@@ -175,6 +174,7 @@ class BoundQuery:
         self._typed = typed
         """Whether the binder may translate it; views from before there was one keep the meaning that they had."""
         self._depth = depth
+        self._made = names.made
         self.catalog = names.catalog
         self.zone = names.zone
         self.targets: dict[TableName, Target] = {n: names.target(n) for n in _sorted(query.tables())}
@@ -191,8 +191,13 @@ class BoundQuery:
         return {index.on for index in found if not index.automatic}
 
     def schema(self) -> Mapping[TableName, Mapping[str, str]]:
-        """Columns and types of what it reads, by the names it uses."""
-        return {name: {c.name: c.type for c in found.columns} for name, found in self.targets.items()}
+        """Columns and types of what it reads, by the names it uses; in a plain view those of when that was made."""
+        return {name: {c.name: c.type for c in self._columns(found)} for name, found in self.targets.items()}
+
+    def _columns(self, target: Target) -> Sequence[Column]:
+        if self._made is None or not isinstance(target, ObjectRecord):
+            return target.columns
+        return target.columns[: target.content.width_before(self._made)]
 
     def leaves(self) -> Iterator[Target]:
         """The stored and system relations it reads, those inside views included, each once."""

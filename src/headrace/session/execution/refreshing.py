@@ -96,6 +96,8 @@ def _undo(context: Context, made: Sequence[ObjectRecord]) -> None:
 def _drop_unread(context: Context, former_id: int) -> None:
     """Drop what a table was before, if nothing reads it, with its indexes."""
     state = context.catalog.state
+    if former_id not in state.objects:
+        return
     above = [state.objects[i] for i in state.dependents(former_id)]
     gone = [o.id for o in above if is_automatic(o) and not state.dependents(o.id)]
     with suppress(HeadraceError):  # it has got a reader meanwhile; or the next start does it

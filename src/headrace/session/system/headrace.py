@@ -12,7 +12,7 @@ from typing import Any
 from headrace.catalog.contents import ConnectionContent, IndexContent, SecretContent, SourceContent, SubscriptionContent
 from headrace.catalog.store import describe_self
 from headrace.connectors.sources import of_splits
-from headrace.coordinator.decide.former import table_of
+from headrace.coordinator.decide.former import serves_formers, table_of
 from headrace.coordinator.decide.watermarks import declared
 from headrace.coordinator.observe.obstacles import HIDDEN
 from headrace.session.context import Context
@@ -117,7 +117,8 @@ def _sources(context: Context) -> Rows:
             "error": shown_error(context, o.id, None if error is None else str(error)),
             "error_since": moment(since_ms), "paused": o.content_as(SourceContent).paused,
             "rows_behind": sum(left[o.id].values()) if o.id in left else None,
-            "row_bytes": wide.get(o.id), "columns_there": ", ".join(added[o.id]) if o.id in added else None,
+            "row_bytes": wide.get(o.id),
+            "columns_there": ", ".join(added[o.id]) if o.id in added and not serves_formers(state, o) else None,
         }  # fmt: skip
 
 
