@@ -11,18 +11,17 @@ from headrace.catalog.state import CatalogState
 from headrace.coordinator.decide.automatic import (
     SCHEMA,
     WantedIndex,
-    abandoned,
     index_of,
     is_automatic,
     name_of,
     stored,
-    unused,
     wanted,
 )
 from headrace.coordinator.decide.job import JobState
 from headrace.coordinator.decide.machine import pacing
 from headrace.coordinator.decide.membership import Membership
 from headrace.coordinator.decide.standing import Standing
+from headrace.coordinator.decide.unused import abandoned, unused
 from headrace.plan.tree import Sharable
 
 P_BY_K, P_BY_A_B = Sharable(1, ("k",)), Sharable(1, ("a", "b"))

@@ -285,7 +285,7 @@ def test_what_is_refused(logical: Postgres, database: Database) -> None:
             bank.sql(text)
     bank.there.execute("UPDATE ann SET list = '{1,2}' WHERE id = 1")
     eventually(lambda: bank.rows("SELECT count(list) FROM ann#") == [(1,)])
-    bank.there.execute("ALTER TABLE ann DROP COLUMN list, ADD other int")
+    bank.there.execute("ALTER TABLE ann DROP COLUMN list, ADD other int", "UPDATE ann SET amount = 1 WHERE id = 1")
     eventually(lambda: "list" in str(bank.rows("SELECT error FROM headrace_catalog.sources")
                                      + bank.rows("SELECT error FROM headrace_catalog.jobs")))  # fmt: skip
     with pytest.raises(HeadraceError, match="list"):

@@ -284,7 +284,7 @@ def publish(c: Any, publication: str, slot: str) -> bool:
     return False
 
 
-def adopt(c: Any, publication: str, slot: str) -> None:
+def adopt(c: slots.Connection, publication: str, slot: str) -> None:
     """Have a publication say that it was made for a slot."""
     c.execute(f"COMMENT ON PUBLICATION {quoted_name(publication)} IS '{_mark(slot)}'")
 
