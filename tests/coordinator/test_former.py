@@ -94,6 +94,8 @@ def test_names_go_to_the_new_table_and_what_belongs_to_them() -> None:
     assert [o.id for o in formers_of(state, new)] == [old]
     sources = [source_of(state, state.objects[i]) for i in (old, new)]
     assert [s and s.name for s in sources] == [f"t${old}$changes", "t$changes"]
+    calls = [o.content.called for o in (state.objects[old], sources[0], found, sources[1]) if o is not None]
+    assert calls == ["t", "t$changes", None, None], "plans tell what they read by its name"
     assert state.dependents(old) == (reader,)
 
 

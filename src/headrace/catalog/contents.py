@@ -110,6 +110,8 @@ class Content(Stored):
 
     pipeline: MadeBy | None = field(default=None, metadata=rare(late=2, read=MadeBy.from_json))
     """The definition of a pipeline that has made it."""
+    called: str | None = field(default=None, metadata=rare(late=7))
+    """The name by which plans know it, where that is not its name: they tell plans apart by it."""
 
     def width_before(self, object_id: int) -> int | None:
         """How many columns it had when an object was made; None for as many as it has."""

@@ -59,7 +59,7 @@ class ObjectRecord(_Record):
 
     What only its kind has is its `content`, which is also what tells the kind. What programs of an older schema version
     would not know is of a newer one, so that they refuse it: whatever has to do with secrets is of version 2, with
-    rights of version 4, comments of version 8, and contents say theirs (`Content.version`).
+    rights of version 4, comments and other names of version 8, and contents say theirs (`Content.version`).
     """
 
     COLLECTION: ClassVar[Collection] = "object"
@@ -132,7 +132,8 @@ class ObjectRecord(_Record):
     def _version(self) -> int:
         """The first schema version that can say what the record says."""
         rights, secrets = self.owner or self.grants is not None, bool(self.secrets)
-        return max(self.content.version, 8 if self.comments else 1, 4 if rights else 1, 2 if secrets else 1)
+        late = bool(self.comments) or self.content.called is not None
+        return max(self.content.version, 8 if late else 1, 4 if rights else 1, 2 if secrets else 1)
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> ObjectRecord:

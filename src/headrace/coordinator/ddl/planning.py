@@ -398,12 +398,14 @@ class Planning:
             return
         if isinstance(content, IndexContent):
             columns = frozenset(c.name for c in record.columns)
-            path = Path(record.id, record.name, content.key, columns, False, not content.automatic)
+            lasting = not content.automatic or content.called is not None  # somebody made it, of a table as it was
+            path = Path(record.id, content.called or record.name, content.key, columns, False, lasting)
             self._planner.define_path(content.on, path)
             return
         fixed = isinstance(content, (TableContent, SourceContent, PlannedContent)) and content.append_only
         fixed = fixed and not (content.external and retracts(record.options))
-        relation = PlannedRelation(record.id, record.name, fixed, time_column(record), primary_key=record.primary_key)
+        name = content.called or record.name
+        relation = PlannedRelation(record.id, name, fixed, time_column(record), primary_key=record.primary_key)
         self._planner.define(relation, record.columns, spark_name(record.id))
         for _, width in content.widths if isinstance(content, SourceContent) else ():
             self._planner.define_earlier(relation, record.columns[:width], _earlier_name(record.id, width))

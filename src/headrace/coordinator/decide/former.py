@@ -71,8 +71,10 @@ def succession(state: CatalogState, new_id: int, old_id: int, indexes: Mapping[i
     earlier = (*known.earlier, Earlier(old_id, until, len(old.columns)))
     name = f"{old.name}${old_id}"
     made = [
-        replace(old, name=name, content=replace(known, pipeline=None, former_of=new_id)),
-        _in_place_of(old, replace(new, content=replace(content, earlier=earlier, pipeline=known.pipeline))),
+        replace(old, name=name, content=replace(known, pipeline=None, former_of=new_id, called=old.name)),
+        _in_place_of(
+            old, replace(new, content=replace(content, earlier=earlier, pipeline=known.pipeline, called=None))
+        ),
         *_sources(state, old, new, name),
         *(_of_table(former, new_id) for former in formers_of(state, old_id)),
         *_views(state, old_id, new_id),
@@ -101,10 +103,10 @@ def _sources(state: CatalogState, old: ObjectRecord, new: ObjectRecord, former: 
     """The hidden sources of both tables, each by the name that its table has from now on."""
     was, comes = source_of(state, old), source_of(state, new)
     assert was is not None and comes is not None
-    yield replace(was, name=f"{former}$changes", content=replace(was.content_as(SourceContent), part=former))
-    yield replace(
-        _in_place_of(was, comes), content=replace(comes.content_as(SourceContent), part=old.name)
-    )  # fmt: skip
+    content = replace(was.content_as(SourceContent), part=former, called=was.name)
+    yield replace(was, name=f"{former}$changes", content=content)
+    content = replace(comes.content_as(SourceContent), part=old.name, called=None)
+    yield replace(_in_place_of(was, comes), content=content)
 
 
 def _views(state: CatalogState, old_id: int, new_id: int) -> Iterator[ObjectRecord]:
@@ -116,7 +118,7 @@ def _views(state: CatalogState, old_id: int, new_id: int) -> Iterator[ObjectReco
 
 def _automatic(state: CatalogState, index: ObjectRecord) -> ObjectRecord:
     """An index of a former table: it is there for the joins that look rows up in it, and goes with the last."""
-    content = replace(index.content_as(IndexContent), automatic=True)
+    content = replace(index.content_as(IndexContent), automatic=True, called=index.name)
     return replace(index, schema=automatic.SCHEMA, name=f"former {index.name} ({index.id})", content=content)
 
 

@@ -212,7 +212,7 @@ def _new_source(
     context: Context, table: ObjectRecord, source: ObjectRecord, new: Sequence[Column], text: str
 ) -> ObjectRecord:
     name = name_while_refreshed(table)
-    content = replace(source.content_as(SourceContent), part=name)
+    content = replace(source.content_as(SourceContent), part=name, called=f"{table.name}$changes")
     record = replace(
         source, id=0, name=f"{name}$changes", columns=_columns(source, new), content=content,
         definition=definition_with(table, text), created_ms=context.clock.now_ms(),
@@ -228,7 +228,7 @@ def _new_source(
 def _new_table(context: Context, table: ObjectRecord, source: ObjectRecord, text: str) -> ObjectRecord:
     key = [c.name for c in source.columns if not c.nullable]
     query = fed.query_of(source, key)
-    content = MaterializedViewContent(spark_sql=query)
+    content = MaterializedViewContent(spark_sql=query, called=table.name)
     name = TableName(table.schema, name_while_refreshed(table))
     options = _options(context, table)
     made = ddl.create_planned(context, name, query, content, definition_with(table, text), options, (source.id,))
