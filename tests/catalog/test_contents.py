@@ -32,7 +32,7 @@ OBJECTS = (Path(__file__).parent / "frozen" / "objects.jsonl").read_text().split
 
 JOBS = (Path(__file__).parent / "frozen" / "jobs.jsonl").read_text().splitlines()
 """The same of jobs: of a table, a view, views that could share a side, that look rows up, and of an early program."""
-NOT_OF_THE_KIND = {"more", "stored_as", "pipeline"}
+NOT_OF_THE_KIND = {"more", "stored_as", "pipeline", "called"}
 """Fields that all contents have."""
 
 
