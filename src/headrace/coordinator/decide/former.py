@@ -12,7 +12,7 @@ table, in the width that it had when they were made (`Content.width_before`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
 from headrace.catalog.contents import Earlier, IndexContent, MaterializedViewContent, SourceContent, ViewContent
@@ -52,10 +52,12 @@ def serves_formers(state: CatalogState, record: ObjectRecord) -> bool:
     return isinstance(record.content, SourceContent) and bool(readers) and all(map(is_former, readers))
 
 
-def unread(state: CatalogState) -> Iterator[int]:
-    """Former tables that nothing reads, with their sources: a crash came between the change of names and their drop."""
+def unread(state: CatalogState, gone: Collection[int]) -> Iterator[int]:
+    """Former tables that nothing reads but what goes, with their sources: a crash came between the change of names and
+    their drop.
+    """
     for former in state.objects_of(MaterializedViewContent):
-        if is_former(former) and not state.dependents(former.id):
+        if is_former(former) and set(state.dependents(former.id)) <= set(gone):
             yield former.id
             yield from (i for i in former.depends_on if serves_formers(state, state.objects[i]))
 

@@ -29,5 +29,5 @@ def unused(state: CatalogState, going: Collection[int]) -> list[int]:
 
 def abandoned(state: CatalogState) -> list[int]:
     """What nothing uses: a crash came between it and the view that it was made for, or the end of its last reader."""
-    indexes = (o for o in state.objects_of(IndexContent) if is_automatic(o))
-    return [o.id for o in indexes if not state.dependents(o.id)] + list(former.unread(state))
+    indexes = [o.id for o in state.objects_of(IndexContent) if is_automatic(o) and not state.dependents(o.id)]
+    return [*indexes, *former.unread(state, indexes)]
