@@ -78,6 +78,8 @@ def test_what_a_table_was_goes_with_the_last_that_reads_it(logical: Postgres, da
             lambda v=view, c=columns: bank.rows(f"SELECT * FROM {v}#") == sorted(bank.ask(f"SELECT {c} FROM ann"))
         )
     assert len(jobs(bank)) == 6
+    slots = bank.rows("SELECT tables FROM headrace_catalog.replication_slots WHERE source = 'pg#'")
+    assert slots == [(f"ann{bank.number}",)]
     assert bank.rows("SHOW TABLES") == [], "they are no tables of anybody's"
     shown = {name for (name,) in bank.rows("SHOW MATERIALIZED VIEWS")}
     assert shown == {f"{name}{bank.number}" for name in ("ann", "one", "two", "three")}

@@ -109,6 +109,8 @@ def _refresh_schema(context: Context, record: ObjectRecord, statement: st.AlterJ
         return [Notice(refreshing.told(record, refreshing.refresh(context, record, statement.text)))]
     if isinstance(record.content, SourceContent) and record.content.shared:
         tables = refreshing.tables_of(state, record)
+        for table in tables:
+            context.rights.require_owner(table)
         return [Notice(refreshing.told(t, refreshing.refresh(context, t, statement.text))) for t in tables]
     if not isinstance(record.content, SourceContent) or not refreshes(record.options):
         raise NotSupported(

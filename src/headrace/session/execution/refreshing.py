@@ -116,8 +116,7 @@ def _source(context: Context, table: ObjectRecord) -> ObjectRecord:
     source = source_of(context.catalog.state, table)
     if source is None or not renews(source.options):
         raise NotSupported(
-            f'new columns of the {table.kind_name} "{label(table)}", which keeps rows of those that it was created '
-            "with",
+            f'new columns of the table "{label(table)}", which keeps rows of those that it was created with',
             hint=f"columns that were added there are left alone; to have them, {_OTHERS}",
         )
     return source

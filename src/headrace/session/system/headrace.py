@@ -138,7 +138,7 @@ def _replication_slots(context: Context) -> Rows:
     state = context.catalog.state
     standings, errors = context.coordinator.slot_standings(), context.coordinator.source_errors()
     tables: dict[int | None, list[str]] = {}
-    for o in state.objects_of(SourceContent):
+    for o in (o for o in state.objects_of(SourceContent) if not serves_formers(state, o)):
         tables.setdefault(o.content_as(SourceContent).origin, []).append(o.content_as(SourceContent).part or o.name)
     for o in state.objects_of(SourceContent):
         if not o.content_as(SourceContent).shared:
