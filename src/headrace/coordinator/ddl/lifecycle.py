@@ -28,7 +28,7 @@ from headrace.coordinator.ddl.recovered import in_order_of_time, recovered_job, 
 from headrace.coordinator.ddl.secrets import Vault, sealed_record
 from headrace.coordinator.ddl.undecided import Undecided
 from headrace.coordinator.decide import automatic
-from headrace.coordinator.decide.former import formers_of
+from headrace.coordinator.decide.former import formers
 from headrace.coordinator.decide.into import refuse_circle, target_of
 from headrace.coordinator.decide.life import Turn, turned
 from headrace.coordinator.decide.unused import unused
@@ -403,10 +403,11 @@ class Lifecycle:
 
     def _check_drop(self, ids: Sequence[int]) -> None:
         with self._catalog.reading() as state:
+            known = formers(state)
             for i in ids:
                 if i not in state.objects:
                     raise UndefinedTable(f"object {i} does not exist")
-                above = [*state.dependents(i), *(former.id for former in formers_of(state, i))]
+                above = [*state.dependents(i), *(former.id for former in known.get(i, ()))]
                 others = [d for d in above if d not in ids]
                 if isinstance(state.objects[i].content, RoleContent):
                     others += [o.id for o in state.objects.values() if o.owner == i and o.id not in ids]

@@ -35,9 +35,19 @@ def table_of(state: CatalogState, record: ObjectRecord) -> ObjectRecord:
     return record
 
 
+def formers(state: CatalogState) -> Mapping[int, list[ObjectRecord]]:
+    """The former tables of each table that has some, by id."""
+    found: dict[int, list[ObjectRecord]] = {}
+    for record in state.objects_of(MaterializedViewContent):
+        table = record.content_as(MaterializedViewContent).former_of
+        if table is not None:
+            found.setdefault(table, []).append(record)
+    return found
+
+
 def formers_of(state: CatalogState, table_id: int) -> list[ObjectRecord]:
     """The former tables of a table, by id."""
-    return [o for o in state.objects_of(MaterializedViewContent) if _former_of(o) == table_id]
+    return formers(state).get(table_id, [])
 
 
 def earlier_ids(record: ObjectRecord) -> tuple[int, ...]:
@@ -86,10 +96,6 @@ def succession(state: CatalogState, new_id: int, old_id: int, indexes: Mapping[i
         made += [_automatic(state, was), _in_place_of(was, state.objects[index])]
     event = AddEvent("table_altered", new_id, f'table "{old.name}" has new columns')
     return [*map(Put, made), event]
-
-
-def _former_of(record: ObjectRecord) -> int | None:
-    return record.content_as(MaterializedViewContent).former_of
 
 
 def _of_table(former: ObjectRecord, table_id: int) -> ObjectRecord:

@@ -10,7 +10,7 @@ from headrace.catalog.contents import IndexContent, RoleContent, SchemaContent, 
 from headrace.catalog.records import ObjectRecord
 from headrace.catalog.state import CatalogState
 from headrace.coordinator.decide.automatic import is_automatic
-from headrace.coordinator.decide.former import formers_of, table_of
+from headrace.coordinator.decide.former import formers, table_of
 from headrace.coordinator.decide.life import Life
 from headrace.errors import DependentObjectsExist, HeadraceError, NotSupported, UndefinedTable, WrongObjectType
 from headrace.session.context import Context
@@ -95,6 +95,7 @@ def _to_drop(context: Context, word: str, name: TableName) -> ObjectRecord | Non
 def _drop_order(context: Context, wanted: Sequence[ObjectRecord]) -> tuple[list[ObjectRecord], list[ObjectRecord]]:
     """All objects to drop, dependents first; and those among them that nobody asked for."""
     state = context.catalog.state
+    known = formers(state)
     order: list[ObjectRecord] = []
     seen: set[int] = set()
 
@@ -104,7 +105,7 @@ def _drop_order(context: Context, wanted: Sequence[ObjectRecord]) -> tuple[list[
         seen.add(record.id)
         whole = isinstance(record.content, SchemaContent)
         inside = [o for o in state.objects.values() if o.schema == record.name] if whole else []
-        for above in [*(state.objects[i] for i in state.dependents(record.id)), *formers_of(state, record.id), *inside]:
+        for above in [*(state.objects[i] for i in state.dependents(record.id)), *known.get(record.id, ()), *inside]:
             visit(above)
         order.append(record)
 
