@@ -25,14 +25,14 @@ def write(there: Postgres, stop: threading.Event) -> None:
     with there.connect() as connection:
         while not stop.is_set():
             connection.execute("UPDATE t SET v = %s WHERE id = %s", (chance.randrange(1000), chance.randrange(ROWS)))
-            time.sleep(0.01)
+            time.sleep(0.2)
 
 
 @pytest.mark.timeout(1500)
 def test_a_table_gets_columns_over_kills(tmp_path: Path) -> None:
     try:
         with postgres_server({"wal_level": "logical", "fsync": "off"}) as postgres:
-            run(Server(tmp_path), postgres)
+            run(Server(tmp_path, settings={"HEADRACE_BARRIER_INTERVAL_MS": "250"}), postgres)
     except NoPostgres as error:
         pytest.skip(str(error))
 
