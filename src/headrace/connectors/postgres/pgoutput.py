@@ -118,7 +118,9 @@ class Decoder:
     _open: list[RowEvents] = field(default_factory=list)
     """Those of a transaction whose end has not come yet,"""
     _truncated: bool = False
-    """and whether it has truncated the table behind `emptied`."""
+    """whether it has truncated the table behind `emptied`,"""
+    _lacks: SourceError | None = None
+    """and what is wrong if its rows lack a column that is asked for."""
 
     def changes(self, batches: Iterable[Messages]) -> Iterator[RowEvents]:
         """The changes, transactions in the order of their commits. Raises `SourceError`."""
@@ -138,8 +140,10 @@ class Decoder:
         if len(commits):
             if asked[0]:
                 self._check_emptied(self._truncated)
+                if self._lacks is not None:
+                    raise self._lacks
                 yield from self._open
-            self._open, self._truncated = [], False
+            self._open, self._truncated, self._lacks = [], False, None
         told = np.flatnonzero(np.isin(kinds, (_INSERT, _UPDATE, _DELETE)))
         told = told[_numbers(octets, starts[told] + 1, ">u4") == self.number]
         told = told[np.append(asked, True)[np.searchsorted(commits, told)]]
@@ -149,12 +153,19 @@ class Decoder:
         for first, stop in _between(np.flatnonzero((kinds == _RELATION) | (kinds == _TRUNCATE)), len(kinds)):
             rows = told[(told >= first) & (told < stop)]
             for part in (rows[rows < last], rows[rows > last]):
-                if len(part):
-                    found = self._changes(_Rows(data, octets, starts[part], stops[part]), messages.positions[part])
-                    if part[0] < last:
-                        yield found
-                    else:
-                        self._open.append(found)
+                if not len(part):
+                    continue
+                lacks = self._lacking()
+                if lacks is not None and part[0] < last:
+                    raise lacks
+                if lacks is not None:  # nobody may ask for it: the columns may be younger
+                    self._lacks = lacks
+                    continue
+                found = self._changes(_Rows(data, octets, starts[part], stops[part]), messages.positions[part])
+                if part[0] < last:
+                    yield found
+                else:
+                    self._open.append(found)
             if stop < len(kinds) and kinds[stop] == _RELATION:
                 self._relation(messages.data[stop])
             elif stop < len(kinds) and messages.positions[stop] > self.emptied:
@@ -174,11 +185,17 @@ class Decoder:
             names.append(name)
             at += 8
         self._tables[number] = _Table(schema, table, names)
-        if number == self.number and (missing := sorted(set(self.columns) - set(names))):
-            raise SourceError(
-                f'the table {schema}.{table} in PostgreSQL has no column "{missing[0]}" any more',
-                hint="drop the table here and create it again without the column",
-            )
+
+    def _lacking(self) -> SourceError | None:
+        """What is wrong where rows of the table, as it was told last, lack a column that is asked for."""
+        table = self._tables[self.number]
+        missing = sorted(set(self.columns) - set(table.columns))
+        if not missing:
+            return None
+        return SourceError(
+            f'the table {table.schema}.{table.name} in PostgreSQL has no column "{missing[0]}" any more',
+            hint="drop the table here and create it again without the column",
+        )
 
     def _check_emptied(self, truncated: bool) -> None:
         if truncated:
