@@ -161,6 +161,18 @@ def test_whichever_is_wrong_first_is_told() -> None:
     assert decoded(list(enumerate([relation(), other, commit(5)]))) == []
 
 
+def test_rows_from_before_a_column_are_no_fault_where_nobody_asks_for_them() -> None:
+    """A table that got the column follows from behind it on, through a slot that still holds what was before."""
+    older = change(b"I", row(b"N", ["x", "1", None, None]))
+    young = change(b"I", row(b"N", ["x", "1", None, None]))
+    without = relation(names=["id", "z", "b", "c"])
+    messages = list(enumerate([without, older, commit(5), relation(), young, commit(8)]))
+    for cuts in ([], [2], [1, 2, 3], [3], [5]):
+        assert [told[1] for told in decoded(messages, cuts, low=5)] == [4], cuts
+        with pytest.raises(SourceError, match='no column "a" any more'):
+            decoded(messages, cuts, low=4)
+
+
 def test_what_a_truncation_has_outdated_is_not_told() -> None:
     truncated = b"T" + struct.pack("!IbI", 1, 0, OURS)
     untold = change(b"U", row(b"N", ["x", ..., "1", None]))
