@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from origins import AvroOrigin, CdcOrigin, DatagenOrigin, FilesOrigin, KafkaOrigin, LakeOrigin, ObjectsOrigin, Origin
 
-from headrace.connectors.base import Admission, Binding, Offsets, Source
+from headrace.connectors.base import Admission, Binding, Offsets, ReadTask, Source
 from lakes import DeltaLake, IcebergLake, Lake
 
 KINDS = ("datagen", "files", "avro", "objects", "kafka", "cdc", "iceberg", "deltalake")
@@ -45,7 +46,10 @@ def positions(offsets: Offsets) -> dict[str, object]:
 
 
 def read(source: Source, from_: Offsets, to: Offsets, parts: int = 3) -> Counter[int]:
-    tasks = source.plan(from_, to, parts)
+    return read_tasks(source, source.plan(from_, to, parts))
+
+
+def read_tasks(source: Source, tasks: Sequence[ReadTask]) -> Counter[int]:
     found: Counter[int] = Counter()
     for made in (made for task in tasks for made in source.read(task)):
         numbers = made.batch.column(0).to_pylist()
@@ -91,6 +95,9 @@ def test_a_range_is_the_same_whoever_reads_it(origin: Origin) -> None:
         other = origin.source()
         assert [read(other, low, high, parts) for low, high in pairwise(bounds)] == pieces
         assert read(other, bounds[0], bounds[-1], parts) == sum(pieces, Counter())
+        tasks = other.plan(bounds[0], bounds[-1], parts)  # by steps, of each as few tasks as there are
+        steps = [read_tasks(other, other.joined(tasks[i : i + 5], 2)) for i in range(0, len(tasks), 5)]
+        assert sum(steps, Counter()) == sum(pieces, Counter())
     assert read(source, bounds[0], bounds[0]) == Counter()
     counted = source.rows_between(bounds[0], bounds[-1])
     assert counted is None or counted >= sum(piece.total() for piece in pieces)
