@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import gc
 import struct
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 from hypothesis import given, settings
@@ -8,8 +11,10 @@ from hypothesis import strategies as st
 from messages import typed_frontend
 from wire_line import SECRET, Line
 
+from headrace.errors import QueryCanceled
 from headrace.server import backend, frontend
 from headrace.server.backend import Report
+from headrace.server.encoders import ENCODERS
 from headrace.server.frontend import Bind, Close, Describe, Execute, Flush, Opaque, Parse, Query, Sync
 from headrace.server.wire import ProtocolViolation
 
@@ -266,6 +271,73 @@ def test_rows_come_no_faster_than_they_are_taken(line):
 def test_wide_rows_are_sent_in_bounded_pieces(line):
     for data in line.connection.receive([Query("select wide(20, 100000)")]):
         assert len(data) < 200_000
+
+
+def stop_sending(line: Line, after: int) -> None:
+    """Have rows of the line's session stopped once so many pieces were sent; its errors are told as sessions do."""
+    session = line.connection.session
+    run = session._run
+
+    @contextmanager
+    def sending() -> Iterator[Callable[[], None]]:
+        left = after
+
+        def check() -> None:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                raise QueryCanceled("too slow")
+
+        try:
+            yield check
+        except QueryCanceled as error:
+            told = QueryCanceled("canceling statement due to statement timeout")
+            raise told from error
+
+    def limited(*given):
+        result = run(*given)
+        result.sending = sending
+        return result
+
+    session._run = limited
+
+
+@pytest.mark.parametrize("rows", ["generate_series(1, 5)", "wide(3, 100000)"])
+def test_what_was_said_before_rows_that_are_stopped_is_not_lost(line, rows):
+    stop_sending(line, 0)
+    kinds = line.kinds(Query(f"create table t (a int); select {rows}"))
+    assert [k for k in kinds if k != "DataRow"] == ["CommandComplete", "RowDescription", "E", "ReadyForQuery"]
+    said = (
+        Parse("", "insert into t values (1)"), Bind("", ""), Execute(""),
+        Parse("", f"select {rows}"), Bind("", ""), Describe("P", ""), Execute(""), Sync(),
+    )  # fmt: skip
+    assert [k for k in line.kinds(*said) if k != "DataRow"] == [
+        "1", "2", "CommandComplete", "1", "2", "RowDescription", "E", "ReadyForQuery",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("rows", [3, 1])
+def test_a_statement_behind_one_that_was_stopped_waits_for_the_client(line, rows):
+    """Also where that has no other rows: its client is not waited for any longer."""
+    stop_sending(line, 2)
+    stream = line.connection.receive([Query(f"select wide({rows}, 100000)"), Query("create table t (a int)")])
+    said = b""
+    while b"statement timeout" not in said:
+        said = bytes(next(stream))
+    assert "t" not in line.database.tables
+    assert b"CREATE_TABLE" in b"".join(stream)
+
+
+def test_rows_that_are_stopped_leave_their_memory_to_others_at_once(line):
+    stop_sending(line, 2)
+    left, collects = ENCODERS.left, gc.isenabled()
+    gc.disable()
+    try:
+        assert state(line.say(Query("select generate_series(1, 100000)"))) == "57014"
+        assert ENCODERS.left == left
+    finally:
+        if collects:
+            gc.enable()
 
 
 @settings(max_examples=200, deadline=None)

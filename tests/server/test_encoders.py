@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterable, Iterator
 
@@ -55,7 +56,7 @@ def test_a_client_that_is_slow_has_little_made_for_it() -> None:
         assert read - i <= 3  # those for each thread, and one more
     taken = (64 << 20) - encoders.left
     assert taken <= 4 * 2 * 4096 * 8
-    made.close()  # type: ignore[attr-defined]
+    made.close()
     assert encoders.left == 64 << 20
 
 
@@ -92,11 +93,11 @@ def test_many_slow_clients_stay_within_the_memory_that_there_is() -> None:
     clients = [encoders.encoded((numbers(j * 8192, 8192) for j in range(50)), counted) for _ in range(200)]
     for _ in range(3):
         for client in clients:
-            next(client)  # type: ignore[call-overload]
+            next(client)
         assert 0 <= encoders.left <= most
     assert sizes.count(512) > 3 * len(sizes) // 4  # small pieces, each made when it is asked for
     for client in clients:
-        client.close()  # type: ignore[attr-defined]
+        client.close()
     assert encoders.left == most
 
 
@@ -125,6 +126,11 @@ def test_without_threads_rows_are_made_where_they_are_read(monkeypatch: pytest.M
     monkeypatch.setattr(encoders_module, "ThreadPoolExecutor", NoThreads)
     encoders = Encoders(64 << 20, 2)
     assert text_of(encoders.encoded([numbers(0, 20_000)], shown)) == b"".join(b"%d " % n for n in range(20_000))
+
+
+def test_systems_that_do_not_tell_which_cores_may_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    assert text_of(Encoders(64 << 20).encoded([numbers(0, 20_000)], shown)).endswith(b" 19999 ")
 
 
 def test_pieces_are_about_as_large_as_each_other() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Iterator
 
 import psycopg
@@ -160,6 +161,23 @@ def test_each_part_that_a_client_asks_for_has_its_own_time(database: Database) -
     with pytest.raises(QueryCanceled, match="statement timeout"), result.sending() as check:
         interrupts.until_s = 0.0
         check()
+    session.close()
+
+
+def test_nobody_waits_for_the_client_of_rows_that_are_to_stop(database: Database) -> None:
+    """Whenever the cancel comes: it may be while a piece is made, before the client is waited for."""
+    session = database.session()
+    (result,) = session.execute("SELECT id FROM large")
+    session.cancel()
+    assert session.sends_until_s is None
+    (result,) = session.execute("SELECT id FROM large")
+    with pytest.raises(QueryCanceled, match="user request"), result.sending() as check:
+        assert session.sends_until_s is None
+        session.cancel()
+        until_s = session.sends_until_s
+        assert until_s is not None and until_s <= time.monotonic()
+        check()
+    assert session.sends_until_s is None
     session.close()
 
 

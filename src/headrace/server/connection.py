@@ -410,6 +410,7 @@ class Connection:
     def _handle(self, message: FrontendMessage | ProtocolViolation) -> Iterator[Data | Pending]:
         if self._skipping and not isinstance(message, (frontend.Sync, frontend.Terminate, ProtocolViolation)):
             return
+        stopped = False
         try:
             if isinstance(message, ProtocolViolation):
                 raise message
@@ -420,6 +421,10 @@ class Connection:
             copying = self._end_copy()
             skips = not isinstance(message, (frontend.Query, frontend.Opaque, frontend.Sync))
             self._fail(error, skips=skips if copying is None else copying.rest is None)
+            stopped = isinstance(error, QueryCanceled)
+        if stopped:
+            # Nobody has waited for the client to take its rows, to which those of what comes next would be added.
+            yield self._take()
 
     def _dispatch(self, message: FrontendMessage) -> Iterator[Data | Pending]:
         match message:
@@ -804,26 +809,31 @@ class Connection:
 
     def _rows(self, result: Result, batches: Iterable[pa.RecordBatch], encode: Encode) -> Iterator[Data]:
         """Send rows of a result, while that is allowed; errors are the session's."""
-        with result.sending() as check:
-            made = map(encode, cut(batches)) if result.follows else ENCODERS.encoded(batches, encode)
+        with result.sending() as check, contextlib.closing(_made(result, batches, encode)) as made:
             for messages in made:
-                for data in self._pieces(messages):
-                    check()
-                    yield data
+                yield from self._pieces(messages, check)
+            check()  # nobody may have waited for the client to take the last ones
 
-    def _pieces(self, messages: Iterable[Data]) -> Iterator[Data]:
-        """Encoded rows, the large pieces as they are; what there is goes out before others are waited for."""
+    def _pieces(self, messages: Iterable[Data], check: Callable[[], None]) -> Iterator[Data]:
+        """Encoded rows, the large pieces as they are; what there is goes out before others are waited for.
+
+        Where `check` raises, nothing is taken that is to be sent: what other statements have said is in it, too.
+        """
         out = self._out
         for message in messages:
             if len(message) >= _CHUNK_BYTES:
+                check()
                 if out:
                     yield self._take()
+                    check()
                 yield message
                 continue
             out += message
             if len(out) >= _CHUNK_BYTES:
+                check()
                 yield self._take()
         if out:
+            check()
             yield self._take()
 
     def _notices(self, notices: Iterable[Notice]) -> None:
@@ -912,6 +922,13 @@ class _Counted:
 
 def _rows_encoder(columns: Sequence[ResultColumn], formats: Sequence[int], zone: Zone) -> Encode:
     return lambda batch: row_blocks(batch, columns, formats, zone)
+
+
+def _made(result: Result, batches: Iterable[pa.RecordBatch], encode: Encode) -> Generator[Iterable[Data]]:
+    """The messages of rows, made ahead of their client unless the next ones may be long in coming."""
+    if result.follows:
+        return (encode(rows) for rows in cut(batches))
+    return ENCODERS.encoded(batches, encode)
 
 
 def _close_script(results: Iterator[Result]) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final, TypeAlias
 
@@ -37,7 +37,7 @@ class Encoders:
     """Threads that make messages, and how much memory may be used for what is made ahead. Any thread may use it."""
 
     def __init__(self, most_bytes: int = MADE_BYTES, threads: int | None = None) -> None:
-        self._threads = threads or min(_MOST_THREADS, len(os.sched_getaffinity(0)))
+        self._threads = threads or min(_MOST_THREADS, _cores())
         self._pool: ThreadPoolExecutor | None = None
         self._lock = threading.Lock()
         self._left = most_bytes
@@ -47,7 +47,7 @@ class Encoders:
         """Bytes that may still be taken for pieces."""
         return self._left
 
-    def encoded(self, batches: Iterable[pa.RecordBatch], encode: Encode) -> Iterator[Sequence[Data]]:
+    def encoded(self, batches: Iterable[pa.RecordBatch], encode: Encode) -> Generator[Sequence[Data]]:
         """The messages of all rows, in order, in pieces. To be closed where it is not read to its end.
 
         From the second piece on rows are read ahead, so it is not for what waits for more to happen.
@@ -148,6 +148,11 @@ def piece_rows(batch: pa.RecordBatch, part: int = 1) -> int:
     rows = batch.num_rows
     most = max(1, min(PIECE_ROWS // part, PIECE_BYTES // part * rows // max(batch.nbytes, 1)))
     return -(-rows // -(-rows // most))
+
+
+def _cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 ENCODERS: Final = Encoders()

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from headrace.coordinator.writes.requests import Request
 
 _WAIT_SLICE_S = 0.1
+_OVER_S = 0.0
 _TIMED_OUT = "canceling statement due to statement timeout"
 
 
@@ -35,6 +36,8 @@ class Interrupts:
         """Whether the statement that runs has written something that is durable."""
         self.until_s: float | None = None
         """By the monotonic clock, until when rows may be sent; None where nothing limits that, or none are."""
+        self._sends = False
+        """Whether rows are being sent that may be stopped."""
         self.stopped: Callable[[], None] = lambda: None
         """Called when something is to stop, by whatever thread says so."""
         self._waits_for: Request | None = None
@@ -116,11 +119,16 @@ class Interrupts:
     @contextmanager
     def sending(self, until_s: float | None) -> Iterator[Callable[[], None]]:
         """For whoever sends the rows of a statement that has run: gives what to call before each piece."""
-        self.until_s = until_s
+        self.until_s, self._sends = until_s, True
         try:
             yield self.check
         finally:
-            self.until_s = None
+            self.until_s, self._sends = None, False
+
+    @property
+    def sends_until_s(self) -> float | None:
+        """Until when their client is waited for; that is over where they are to stop. Any thread may ask."""
+        return _OVER_S if self._sends and self.reason is not None else self.until_s
 
     def wait(self, step: Callable[[Callable[[], None]], object]) -> None:
         """Run `step` in a thread of its own, so that waiting for it can be cancelled.

@@ -170,7 +170,7 @@ class Session:
     @property
     def sends_until_s(self) -> float | None:
         """By the monotonic clock, until when the rows that are being sent may be."""
-        return self.context.interrupts.until_s
+        return self.context.interrupts.sends_until_s
 
     @property
     def stopped(self) -> Callable[[], None]:
