@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from clients import connect
 from headrace.config import Settings
-from headrace.errors import EpochTooOld, HeadraceError, InvalidParameter, SnapshotUnavailable
+from headrace.errors import EpochTooOld, HeadraceError, InvalidParameter, QueryCanceled, SnapshotUnavailable
 from headrace.server import ServerThread
 from headrace.session.database import Database
 from headrace.session.database import connect as connect_to
@@ -118,6 +118,33 @@ def test_waiting_is_cancelled(items: Database, wire: psycopg.Connection[Any]) ->
     wire.execute("SET statement_timeout = 0")
     items.sql("INSERT INTO items VALUES (1, 'x', 1)")
     assert without_times(fetched(wire, "FETCH c")) == [(1, "x", 1, "Insert")]
+
+
+def test_a_fetch_that_is_cancelled_leaves_the_cursor_where_it_was(items: Database) -> None:
+    session = items.session()
+    items.sql("ALTER SYSTEM SET result_batch_rows = 5")
+    try:
+        assert list(session.execute("DECLARE c SUBSCRIPTION CURSOR FOR items_log"))
+        items.sql("INSERT INTO items VALUES " + ", ".join(f"({i}, 'k', {i})" for i in range(20)))
+        (found,) = session.execute("FETCH 3 FROM c")
+        assert [row[0] for row in found.rows()] == [0, 1, 2]
+        (found,) = session.execute("FETCH ALL FROM c")
+        assert found.follows  # what is read ahead of a client that then fails would be lost
+        assert next(found.batches).num_rows == 5
+        session.cancel()
+        with pytest.raises(QueryCanceled):
+            next(found.batches)
+        assert list(session.execute("BEGIN"))
+        (found,) = session.execute("FETCH ALL FROM c")
+        session.cancel()
+        with pytest.raises(QueryCanceled):
+            found.rows()
+        assert session.transaction_status == "E" and list(session.execute("ROLLBACK"))
+        (found,) = session.execute("FETCH ALL FROM c")
+        assert [row[0] for row in found.rows()] == list(range(3, 20))
+    finally:
+        items.sql("ALTER SYSTEM RESET result_batch_rows")
+        session.close()
 
 
 def test_since(items: Database, wire: psycopg.Connection[Any]) -> None:

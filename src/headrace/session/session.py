@@ -500,12 +500,16 @@ class Session:
         What is durable holds, and what follows something has no end.
         """
         interrupts, limit_ms = self.context.interrupts, self._limit_ms()
-        if result.columns is None or result.follows or interrupts.durable:
+        if result.columns is None or interrupts.durable:
             return
         since = [begun_s]
 
         @contextmanager
         def sending() -> Iterator[Callable[[], None]]:
+            if result.follows:
+                with self._failing(statement):
+                    yield lambda: None
+                return
             from_s = since.pop() if since else time.monotonic()
             until_s = from_s + limit_ms / 1000 if limit_ms else None
             with self._failing(statement), interrupts.sending(until_s) as check:

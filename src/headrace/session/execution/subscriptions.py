@@ -204,6 +204,10 @@ class RelationReader:
             if until_s is not None and time.monotonic() >= until_s:
                 return False
 
+    def go_back(self, position: LogPosition) -> None:
+        """Read from an earlier position again."""
+        self._piece, self.position = None, position
+
     def close(self) -> None:
         """Let go of what it holds; harmless when repeated."""
         self._piece = None
@@ -230,21 +234,30 @@ class SubscriptionCursor:
         return str(self.reader.position)
 
     def fetch(self, direction: str, count: int | None, timeout_s: float | None) -> Iterator[pa.RecordBatch]:
-        """The next rows, up to so many; where there is none, what comes first within the time. Whole ones only."""
+        """The next rows, up to so many; where there is none, what comes first within the time. Whole ones only.
+
+        Where that fails, also behind some of them, the cursor is where it was.
+        """
         if direction != "forward" or (count is not None and count < 0):
             raise HeadraceError("cursor can only scan forward", sqlstate="55000")
         until_s = time.monotonic() + (timeout_s or 0.0)
-        found = count == 0
-        while True:
-            # Of what comes while it is read there may be no end.
-            self.reader.last = self.reader.feed.newest_epoch if count is None else None
-            for piece, low, high in self.reader.rows(count):
-                if high > low:
-                    found = True
-                    yield self._batch(piece, low, high)
-            self.reader.last = None
-            if found or not self.reader.wait(max(until_s - time.monotonic(), 0.0)):
-                return
+        begun, found = self.reader.position, count == 0
+        try:
+            while True:
+                # Of what comes while it is read there may be no end.
+                self.reader.last = self.reader.feed.newest_epoch if count is None else None
+                for piece, low, high in self.reader.rows(count):
+                    if high > low:
+                        found = True
+                        yield self._batch(piece, low, high)
+                self.reader.last = None
+                if found or not self.reader.wait(max(until_s - time.monotonic(), 0.0)):
+                    return
+                begun = self.reader.position
+        except Exception:
+            if found:
+                self.reader.go_back(begun)
+            raise
 
     def _batch(self, piece: ChangePiece, low: int, high: int) -> pa.RecordBatch:
         at = piece.places(low, high)
@@ -295,7 +308,8 @@ def fetch(cursor: open_cursors.OpenSubscription, statement: st.FetchCursor) -> R
     if statement.moves:
         return Result(statement.counted(sum(batch.num_rows for batch in rows)))
     first = next(rows, None)  # so that errors come up now, and what is waited for is here
-    return Result(statement.tag, cursor.columns, _chain(first, rows))
+    # What is read counts as fetched: so it is not read ahead, nor thrown away because its client is slow.
+    return Result(statement.tag, cursor.columns, _chain(first, rows), follows=True)
 
 
 def _chain(first: pa.RecordBatch | None, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
