@@ -127,7 +127,8 @@ def test_a_fetch_that_is_cancelled_leaves_the_cursor_where_it_was(items: Databas
         assert list(session.execute("DECLARE c SUBSCRIPTION CURSOR FOR items_log"))
         items.sql("INSERT INTO items VALUES " + ", ".join(f"({i}, 'k', {i})" for i in range(20)))
         (found,) = session.execute("FETCH 3 FROM c")
-        assert [row[0] for row in found.rows()] == [0, 1, 2]
+        first = [row[0] for row in found.rows()]
+        assert len(first) == 3
         (found,) = session.execute("FETCH ALL FROM c")
         assert found.follows  # what is read ahead of a client that then fails would be lost
         assert next(found.batches).num_rows == 5
@@ -141,7 +142,7 @@ def test_a_fetch_that_is_cancelled_leaves_the_cursor_where_it_was(items: Databas
             found.rows()
         assert session.transaction_status == "E" and list(session.execute("ROLLBACK"))
         (found,) = session.execute("FETCH ALL FROM c")
-        assert [row[0] for row in found.rows()] == list(range(3, 20))
+        assert sorted([*first, *(row[0] for row in found.rows())]) == list(range(20))
     finally:
         items.sql("ALTER SYSTEM RESET result_batch_rows")
         session.close()
