@@ -11,8 +11,9 @@ from headrace.coordinator.decide.graph import ANY_EPOCH
 from headrace.coordinator.decide.group_epoch import GroupEpoch, ahead_of, dues_after, open_epoch
 from headrace.coordinator.decide.job import PlanFacts
 from headrace.coordinator.decide.life import NO_TROUBLE, Trouble
-from headrace.coordinator.decide.machine import caught_up, may_join, next_epoch
+from headrace.coordinator.decide.machine import caught_up, may_join, next_epoch, outcome
 from headrace.coordinator.decide.membership import Move
+from headrace.coordinator.decide.relation import NEVER
 from headrace.coordinator.decide.row_sizes import Intake
 from headrace.coordinator.decide.steps import END_OF_KEYS, LOWEST_KEY
 from headrace.coordinator.decide.work import lookup_refs, next_work, note_step
@@ -95,6 +96,30 @@ def test_joining(world: World) -> None:
     job.move(Move.ADMITTED)
     found = next_epoch(world, world.lane("g"), Intake(10))
     assert found.run and found.target == 9 << 16
+
+
+def test_one_that_waits_for_its_source_commits_nothing_meanwhile(world: World) -> None:
+    """Its content is there, of several moments: until a binding makes it whole a checkpoint changes nothing."""
+    source = world.create("source")
+    made = view(world, None, source)
+    job, relation = world.jobs[made], world.relations[source]
+    epoch = world.begin()
+    world.bind(source, 3, epoch)
+    relation.whole_from = NEVER
+    world.under_way.clear()
+    assert next_epoch(world, [job], Intake(10)).run, "the content"
+    stand(job, committed=epoch)
+    assert job.pending and not next_epoch(world, [job], Intake(10)).run
+    world.newest += 1 << 16
+    assert not next_epoch(world, [job], Intake(10)).run, "nor as time goes by"
+    epoch = world.begin()
+    world.bind(source, 0, epoch)
+    relation.whole_from = epoch
+    world.under_way.clear()
+    found = next_epoch(world, [job], Intake(10))
+    assert found.run and found.target == epoch and outcome(world, [job], epoch, 0).created == (made,)
+    stand(job, committed=epoch)
+    assert next_epoch(world, [job], Intake(10)).run, "it is whole: a checkpoint makes it readable"
 
 
 def test_the_log_is_kept_for_a_job_whose_first_parts_may_be_durable(world: World) -> None:

@@ -52,6 +52,8 @@ def next_epoch(
     if not found.run or not upstreams:
         return found
     change = found.first_change if found.first_change is not None and found.first_change <= found.target else 0
+    if at_least and not change and not any(_gets_on(graph, j, found.target) for j in lane):
+        return Decision(found.target, False, found.first_change)
     first = 1 if fresh else max(at_least, change)
     common = intersect_all([graph.exact(u.relation, known) for u in upstreams])
     for job in lane:
@@ -67,6 +69,11 @@ def next_epoch(
             align(graph, lane)
         return Decision(found.target, False, found.first_change)
     return Decision(target, True, found.first_change)
+
+
+def _gets_on(graph: Graph[R, J], job: J, target: int) -> bool:
+    """Whether a checkpoint without a change is of use to a job: it waits for one, and not for a change of a source."""
+    return job.pending and (job.membership.joining or _is_whole(graph, job, target))
 
 
 def idle(graph: Graph[R, J], lane: Sequence[J]) -> bool:
