@@ -11,6 +11,7 @@ from headrace.coordinator.decide.row_sizes import Intake
 from headrace.coordinator.decide.steps import (
     END_OF_KEYS,
     LOWEST_KEY,
+    MOST_PARTS,
     InputProgress,
     KeySlice,
     Rest,
@@ -93,6 +94,11 @@ def test_what_is_known_of_merged_history_counts() -> None:
     assert TableRest.of(1, [run_of(0, 9, 1_000_000)], LOWEST_KEY, 10).rows == 10
     assert TableRest.of(1, [run_of(0, 9, 10)], LOWEST_KEY, 1_000_000).rows == 10
     assert [parts_for(n, 10, 2) for n in (0, 10, 11, 95)] == [2, 2, 4, 20]
+
+
+def test_a_long_range_is_not_cut_into_any_number_of_tasks() -> None:
+    """They are all made anew for each step: of rows of unknown width there are few in a task."""
+    assert parts_for(10**9, 2048, 8) == MOST_PARTS
 
 
 def test_a_position_that_only_settles_the_epoch_is_not_touched() -> None:

@@ -13,13 +13,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from headrace.catalog.records import PositionRecord
 from headrace.common.lazy_dataclass import dataclass
 from headrace.coordinator.decide.row_sizes import Intake
 from headrace.dataflow.params import END_OF_KEYS, LOWEST_KEY
 from headrace.state.schema import RunRef
+
+MOST_PARTS: Final = 1 << 16
+"""Read tasks of a range: they are all made for each step."""
 
 
 @dataclass(frozen=True)
@@ -227,4 +230,4 @@ def advanced(position: StepPosition, step: Step) -> StepPosition:
 
 def parts_for(rows: float, limit: float, parallelism: int) -> int:
     """Into how many read tasks to cut a source's range of that many rows: enough that a step can be within `limit`."""
-    return parallelism * max(1, math.ceil(rows / max(limit, 1)))
+    return min(MOST_PARTS, parallelism * max(1, math.ceil(rows / max(limit, 1))))
