@@ -112,6 +112,8 @@ def test_properties():
         ({"fields.c0.max": "300"}, "fields.c0.max must be in the range of tinyint"),
         ({"fields.n.null_fraction": "0.5"}, "NOT NULL"),
         ({"path": "x"}, "unknown option path"),
+        ({"max_mb_per_epoch": "0"}, "option max_mb_per_epoch must be a whole number of at least 1"),
+        ({"source_rate_limit": "fast"}, "option source_rate_limit must be"),
     ],
 )
 def test_bad_options(options, message):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
 
 from headrace.common.columns import Column
-from headrace.connectors.base import RATE, Offsets, Source
+from headrace.connectors.base import MAX_MB, RATE, Offsets, Source
 from headrace.connectors.confidential import ConfidentialSource, hiding
 from headrace.connectors.option_reader import OptionReader, check_secrets
 from headrace.errors import InvalidParameter
@@ -32,7 +32,8 @@ def open_source(options: Mapping[str, str], columns: Sequence[Column], secrets: 
     Raises `InvalidParameter` for an option that is unknown, missing or impossible.
     """
     connector = _connector(options)
-    RATE.read(OptionReader(options))
+    for option in (MAX_MB, RATE):  # the ticker's
+        option.read(OptionReader(options))
     if secrets is None:
         return connector(options, columns)
     return ConfidentialSource(lambda values: connector({**options, **values}, columns), columns, secrets)
