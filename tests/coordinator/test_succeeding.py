@@ -15,7 +15,15 @@ from headrace.catalog.records import ObjectRecord
 from headrace.common.faults import arm, disarm_all
 from headrace.coordinator.decide.query_epochs import Floors
 from headrace.coordinator.reads import ReadOptions
-from headrace.errors import DependentObjectsExist, SnapshotUnavailable, StorageError, UndefinedTable
+from headrace.errors import (
+    DependentObjectsExist,
+    Fenced,
+    HeadraceError,
+    SnapshotUnavailable,
+    StatementError,
+    StorageError,
+    UndefinedTable,
+)
 from support import WAIT_S
 
 OPTIONS = {"connector": "datagen", "rows_per_second": "1"}
@@ -115,6 +123,31 @@ def test_it_waits_for_a_table_that_is_behind(db: Database) -> None:
     assert named(db, "t") == new and db.read(new) == [[1]]
 
 
+def test_who_waits_is_told_that_the_server_stops(db: Database) -> None:
+    t = db.table("rows")
+    old, new = fed(db, "t", t), fed(db, "t$refreshed", t)
+    db.c.flush(WAIT_S)
+    db.hold(new)
+    db.insert(t, 1)
+    db.c._parts.ticker.tick()
+    db.until_held(new)
+    db.until(lambda: db.read(old) == [[1]])
+    asked, told = threading.Event(), list[HeadraceError]()
+
+    def wait() -> None:
+        try:
+            succeed(db, new, old, asked.set)
+        except HeadraceError as error:
+            told.append(error)
+
+    thread = threading.Thread(target=wait, daemon=True)
+    thread.start()
+    assert asked.wait(WAIT_S), "it waits"
+    db.core.runtime.fatal(Fenced("another server has it"))
+    thread.join(WAIT_S)
+    assert isinstance(told[0], Fenced)
+
+
 def test_one_that_is_gone_is_told(db: Database) -> None:
     t = db.table("rows")
     old, new = fed(db, "t", t), fed(db, "t$refreshed", t)
@@ -122,6 +155,21 @@ def test_one_that_is_gone_is_told(db: Database) -> None:
     with pytest.raises(UndefinedTable):
         succeed(db, new, old)
     assert named(db, "t") == old
+
+
+def test_one_that_got_columns_meanwhile_is_not_succeeded_again(db: Database) -> None:
+    """Another statement would give the second one the hidden name of the first."""
+    t = db.table("rows")
+    old = fed(db, "t", t)
+    db.view("keeper", old)
+    new = fed(db, "t$refreshed", t)
+    db.c.flush(WAIT_S)
+    succeed(db, new, old)
+    other = fed(db, "t$refreshed", t)
+    db.c.flush(WAIT_S)
+    with pytest.raises(StatementError, match='"t" has got columns by another statement meanwhile'):
+        succeed(db, other, old)
+    assert (named(db, "t"), named(db, f"t${old}"), named(db, "t$refreshed")) == (new, old, other)
 
 
 @pytest.mark.parametrize("point", ["columns.commit.before", "columns.commit.after"])

@@ -98,7 +98,7 @@ class Assembly:
             live, storage, runtime, core.locks, core.vault, core.history, self.planning, lanes, self.ticker.lock,
             self.writer.paused, self._forget,
         )  # fmt: skip
-        self.succeeding = Succeeding(live, catalog, core.locks, self.life, self.planning, self.ticker)
+        self.succeeding = Succeeding(live, catalog, runtime, core.locks, self.life, self.planning, self.ticker)
         progress_host = host if settings.progress_host is None else settings.progress_host
         self.lease = LeaseKeeper(
             catalog, live.epochs, core.guard, live.changed, runtime.clock, settings=self._settings,

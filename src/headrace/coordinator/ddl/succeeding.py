@@ -19,12 +19,13 @@ from headrace.coordinator.ddl.lifecycle import Lifecycle
 from headrace.coordinator.ddl.planning import Planning
 from headrace.coordinator.decide.automatic import is_automatic
 from headrace.coordinator.decide.exact import newest
-from headrace.coordinator.decide.former import succession
+from headrace.coordinator.decide.former import is_former, succession
 from headrace.coordinator.observe.arrival import job_failed
 from headrace.coordinator.run.live_state import LiveRelation, LiveState
 from headrace.coordinator.run.locks import Locks
+from headrace.coordinator.run.runtime import Runtime
 from headrace.coordinator.run.ticker import Ticker
-from headrace.errors import UndefinedTable
+from headrace.errors import StatementError, UndefinedTable
 
 Check = Callable[[], None]
 
@@ -33,10 +34,12 @@ class Succeeding:
     """Lets a table take the place of another one that goes on for its readers. One statement of DDL each."""
 
     def __init__(
-        self, live: LiveState, catalog: Catalog, locks: Locks, life: Lifecycle, planning: Planning, ticker: Ticker
-    ) -> None:
+        self, live: LiveState, catalog: Catalog, runtime: Runtime, locks: Locks, life: Lifecycle, planning: Planning,
+        ticker: Ticker,
+    ) -> None:  # fmt: skip
         self._live = live
         self._catalog = catalog
+        self._runtime = runtime
         self._locks = locks
         self._life = life
         self._planning = planning
@@ -44,9 +47,13 @@ class Succeeding:
 
     def succeed(self, new_id: int, old_id: int, indexes: Mapping[int, int], check: Check) -> None:
         """See `Coordinator.succeed`."""
+
+        def settled() -> bool:
+            return self._runtime.stopping or self._is_level(new_id, old_id, indexes)
+
         while not self._succeeded(new_id, old_id, indexes):
             with self._live.changed:
-                self._live.changed.wait_until(lambda: self._is_level(new_id, old_id, indexes), None, check)
+                self._live.changed.wait_until(settled, None, check)
         self._live.notify()
 
     def _succeeded(self, new_id: int, old_id: int, indexes: Mapping[int, int]) -> bool:
@@ -67,12 +74,19 @@ class Succeeding:
     def _is_level(self, new_id: int, old_id: int, indexes: Mapping[int, int]) -> bool:
         """Whether nobody sees less who reads the new table and indexes from now on. The caller holds the lock.
 
-        Raises `UndefinedTable` if one of them is gone, `JobFailed` if one that is new fails.
+        Raises `UndefinedTable` if one of them is gone, `StatementError` if the old table has been succeeded already,
+        `JobFailed` if one that is new fails.
         """
         graph = self._live.graph
         for i in (new_id, old_id, *indexes, *indexes.values()):
             if i not in graph.jobs:
                 raise UndefinedTable(f"relation {i} does not exist", hint="it was dropped meanwhile")
+        old = graph.relations[old_id].record
+        if is_former(old):
+            raise StatementError(
+                f'"{old.content.called}" has got columns by another statement meanwhile', sqlstate="55000",
+                hint="try again, if there are more",
+            )  # fmt: skip
         failing = next((graph.jobs[i] for i in (new_id, *indexes) if graph.jobs[i].error is not None), None)
         if failing is not None:
             raise job_failed(failing)
