@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from headrace.catalog.contents import MaterializedViewContent, SourceContent
 from headrace.catalog.records import ObjectRecord
@@ -21,11 +21,20 @@ def parts_of(state: CatalogState, ids: Iterable[int]) -> list[ObjectRecord]:
     """The hidden views and sources of which these views are made alone, those that read others first."""
     found: dict[int, ObjectRecord] = {}
     left = list(ids)
+    names = {state.objects[i].name for i in left if i in state.objects}
     while left:
         record = state.objects.get(left.pop())
         for below in record.depends_on if record is not None else ():
             part = state.objects.get(below)
-            if part is not None and is_part(part) and not is_former(part) and part.id not in found:
+            if part is None or not is_part(part) or is_former(part) or _is_of_another(part, names):
+                continue
+            if part.id not in found:
                 found[part.id] = part
                 left.append(part.id)
     return sorted(found.values(), key=lambda o: -o.id)
+
+
+def _is_of_another(part: ObjectRecord, names: Collection[str]) -> bool:
+    """Whether it is the slot of a table that is none of these: one of them is filled beside it, to take its place."""
+    content = part.content
+    return isinstance(content, SourceContent) and content.shared and content.part not in names
