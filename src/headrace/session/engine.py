@@ -185,7 +185,7 @@ class Jobs:
         self._name = name
         self._check = check
         self._wait = wait
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # `check` may find that time is up, and cancel: in here, again
         self._groups: set[str] = set()
         self._numbers = itertools.count(1)
 
