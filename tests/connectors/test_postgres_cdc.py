@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
@@ -15,6 +15,7 @@ import pytest
 from headrace.common.columns import Column
 from headrace.connectors.base import EMPTIED, PART, Admission, Binding, Offsets, ReadTask, Source
 from headrace.connectors.postgres import content_parts, fetching, unchanged
+from headrace.connectors.postgres.cdc import PostgresCdcSource
 from headrace.connectors.postgres.slot_table import SlotTable
 from headrace.connectors.postgres.tables import table_file
 from headrace.connectors.sources import open_source
@@ -709,3 +710,30 @@ def test_content_and_changes_say_the_same(server: Postgres) -> None:
     followed.run("UPDATE # SET id = id")
     assert followed.take() == 2
     assert before == {i: (row["v"], row["w"], row["x"]) for i, row in followed.kept.items()}
+
+
+class OneThere:
+    """A row as PostgreSQL has it now."""
+
+    def __init__(self, **texts: str) -> None:
+        self._texts = texts
+
+    def texts(self, key: Sequence[object]) -> dict[str, pa.Array]:
+        return {name: pa.array([text]) for name, text in self._texts.items()}
+
+
+@pytest.mark.parametrize(("on_error", "found"), [("fail", None), ("skip", None), ("null", {"id": [7], "n": [None]})])
+def test_a_value_that_is_asked_for_is_at_fault_as_any_other(on_error: str, found: dict[str, Any] | None) -> None:
+    options = {
+        "connector": "postgres-cdc", "hostname": "localhost", "username": "ann", "database.name": "there",
+        "table.name": "t", "on_error": on_error,
+    }  # fmt: skip
+    columns = [Column("id", "int", False), Column("n", "int")]
+    source = PostgresCdcSource(PostgresCdcSource.settled(options), columns)
+    there: Any = OneThere(id="7", n="99999999999")
+    if on_error == "fail":
+        with pytest.raises(SourceError, match="99999999999"):
+            source._known_there(there, (7,))
+        return
+    made = source._known_there(there, (7,))
+    assert found == (None if made is None else {name: made[name].to_pylist() for name in ("id", "n")})

@@ -88,6 +88,9 @@ class FakePlanner:
     def define(self, relation: Any, columns: Any, name: str) -> None:
         self.defined[relation.id] = name
 
+    def define_path(self, relation_id: int, path: Any) -> None:
+        """See `Planner`."""
+
     def forget(self, relation_id: int) -> None:
         self.defined.pop(relation_id, None)
 

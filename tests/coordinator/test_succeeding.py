@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from fake_database import COLUMNS, Database
 
-from headrace.catalog.contents import MaterializedViewContent, SourceContent
+from headrace.catalog.contents import IndexContent, MaterializedViewContent, SourceContent
 from headrace.catalog.records import ObjectRecord
 from headrace.common.faults import arm, disarm_all
 from headrace.coordinator.decide.query_epochs import Floors
@@ -170,6 +170,17 @@ def test_one_that_got_columns_meanwhile_is_not_succeeded_again(db: Database) -> 
     with pytest.raises(StatementError, match='"t" has got columns by another statement meanwhile'):
         succeed(db, other, old)
     assert (named(db, "t"), named(db, f"t${old}"), named(db, "t$refreshed")) == (new, old, other)
+
+
+def test_an_index_that_is_created_meanwhile_is_told(db: Database) -> None:
+    """It would stay with what the table was before."""
+    t = db.table("rows")
+    old, new = fed(db, "t", t), fed(db, "t$refreshed", t)
+    record = ObjectRecord(0, IndexContent(on=old, key=(COLUMNS[0].name,)), "public", "i", COLUMNS, depends_on=(old,))
+    db.c.create_view(record, db.planner.plan(f"{old}"))  # type: ignore[arg-type]
+    with pytest.raises(StatementError, match='index "i" was created on "t" while columns were added'):
+        succeed(db, new, old)
+    assert named(db, "t") == old
 
 
 @pytest.mark.parametrize("point", ["columns.commit.before", "columns.commit.after"])

@@ -151,6 +151,8 @@ def test_a_publication_of_somebody_else_is_left_as_it_is(logical: Postgres, data
 def test_a_table_is_followed_whatever_its_name_is_there(logical: Postgres, database: Database) -> None:
     bank = Bank(logical, database)
     bank.follow("ann")
+    with pytest.raises(HeadraceError, match="is read at the pace of source"):
+        bank.sql("ALTER MATERIALIZED VIEW ann# SET source_rate_limit = 5")
     bank.there.execute("ALTER TABLE ann RENAME TO anna", "UPDATE anna SET amount = 5 WHERE id = 5")
     eventually(lambda: bank.rows("SELECT amount FROM ann# WHERE id = 5") == [(5,)])
     bank.there.execute("DROP TABLE anna")

@@ -102,7 +102,7 @@ class ObjectRecord(_Record):
         return self.kind.replace("_", " ")
 
     @property
-    def called(self) -> str:
+    def in_words(self) -> str:
         """What messages call it: its kind and its name."""
         return f'{self.kind_name} "{self.name}"'
 

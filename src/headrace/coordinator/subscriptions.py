@@ -55,7 +55,7 @@ class Feed:
             self.columns = relation.columns
             if not live.graph.is_filled(relation_id):
                 raise SnapshotUnavailable(
-                    f"{relation.record.called} is still being created", hint="SHOW JOBS shows its progress"
+                    f"{relation.record.in_words} is still being created", hint="SHOW JOBS shows its progress"
                 )
 
     # ---- where to begin

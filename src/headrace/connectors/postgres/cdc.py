@@ -378,8 +378,13 @@ class PostgresCdcSource(Source):
         return RowsThere(self._connection, lambda c: self._content_of(c, task), names, self._key)
 
     def _known_there(self, there: RowsThere, key: tuple[object, ...]) -> dict[str, pa.Array] | None:
+        """The values of a row as it is now; None where there is none, or where it is left out for its errors."""
         texts = there.texts(key)
-        return None if texts is None else self._parsed(RowEvents(np.zeros(1, bool), np.zeros(1, np.int64), texts))[0]
+        if texts is None:
+            return None
+        found = RowEvents(np.zeros(1, bool), np.zeros(1, np.int64), texts)
+        made, errors = self._parsed(found)
+        return made if self._batch(found, made, errors).batch.num_rows else None
 
     def _messages(self, task: ReadTask) -> Iterator[Messages]:
         """What the log tells up to the end of a task's range, the same each time."""

@@ -208,7 +208,7 @@ class Lifecycle:
                 relation, since = live.graph.relation(relation_id), live.graph.frontier(relation_id)
                 if not live.graph.is_filled(relation_id):
                     raise SnapshotUnavailable(
-                        f"{relation.record.called} is still being created",
+                        f"{relation.record.in_words} is still being created",
                         hint="create the subscription when SHOW JOBS shows that it runs",
                     )
                 pin = self._pins.pin([relation_id], since)  # until all know of the subscription

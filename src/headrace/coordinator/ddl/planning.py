@@ -250,7 +250,7 @@ class Planning:
         """A stored view's plan. Raises what `_plan` does, and `JobFailed` for a view of which the planning has ended
         Spark again and again, unless it is to be planned though it is `suspected`: all others go on.
         """
-        found, name = self._deadly[record.id], record.called
+        found, name = self._deadly[record.id], record.in_words
         if found >= PLANNING_TRIES and not suspected:
             tried = found - PLANNING_TRIES
             pause_s = min(SUSPECT_S * 2.0 ** min(tried, 16), SUSPECT_MOST_S)
@@ -275,7 +275,7 @@ class Planning:
     def _cannot_be_planned(self, record: ObjectRecord, job: Job, error: HeadraceError) -> None:
         with self._live.lock:
             job.tell(error, self._runtime.clock.now_ms())
-        self._turn(job, Turn.UNPLANNABLE, f"{record.called} is quarantined: {error.message}")
+        self._turn(job, Turn.UNPLANNABLE, f"{record.in_words} is quarantined: {error.message}")
 
     def _plan(self, record: ObjectRecord, job_record: JobRecord, tables: Mapping[str, int]) -> ViewPlan:
         """A stored view's plan. Raises `JobFailed` if it is not the one that its state was made by."""
@@ -295,7 +295,7 @@ class Planning:
             plan = plan.keyed(len(content.key))
         if plan.fingerprint != job_record.plan.fingerprint or set(plan.state_tables()) != set(tables):
             raise JobFailed(
-                f"the plan of {record.called} is not the one that its state was made by",
+                f"the plan of {record.in_words} is not the one that its state was made by",
                 hint="its rows stay readable; drop the view and create it again to have it kept up to date",
             )
         return plan

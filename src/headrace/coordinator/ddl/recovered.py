@@ -141,7 +141,7 @@ def disagreement(record: ObjectRecord, job: JobRecord, epochs: Mapping[str, int]
     if not apart:
         return None
     return CorruptObject(
-        f"the state of {record.called} is not of one epoch: it is committed at "
+        f"the state of {record.in_words} is not of one epoch: it is committed at "
         f"{job.committed_epoch}, but {', '.join(apart)}",
         hint="drop it and create it again; look at the storage of the catalog",
     )

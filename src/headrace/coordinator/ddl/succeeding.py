@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from headrace.catalog.catalog import Catalog
-from headrace.catalog.contents import SourceContent
+from headrace.catalog.contents import IndexContent, SourceContent
 from headrace.catalog.edits import AddEvent, Edit, Put
 from headrace.catalog.records import ObjectRecord
 from headrace.catalog.state import CatalogState
@@ -87,12 +87,24 @@ class Succeeding:
                 f'"{old.content.called}" has got columns by another statement meanwhile', sqlstate="55000",
                 hint="try again, if there are more",
             )  # fmt: skip
+        new = next((i for i in self._indexes(old_id) if i.id not in indexes.values()), None)
+        if new is not None:
+            raise StatementError(
+                f'{new.in_words} was created on "{old.name}" while columns were added',
+                sqlstate="55000",
+                hint="try again",
+            )
         failing = next((graph.jobs[i] for i in (new_id, *indexes) if graph.jobs[i].error is not None), None)
         if failing is not None:
             raise job_failed(failing)
         reached = [newest(graph.exact(i)) for i in (new_id, *indexes)]
         shown = newest(graph.exact(old_id)) or 0
         return all(epoch is not None and epoch >= shown for epoch in reached)
+
+    def _indexes(self, table_id: int) -> list[ObjectRecord]:
+        """Those that somebody has created on a table."""
+        found = self._catalog.state.objects_of(IndexContent)
+        return [o for o in found if o.content_as(IndexContent).on == table_id and not is_automatic(o)]
 
     def share(self, source_id: int, origin: ObjectRecord, options: Mapping[str, str]) -> int:
         """See `Coordinator.share`."""

@@ -160,7 +160,7 @@ def _advance(
         delivered_epoch=max([record.delivered_epoch, *delivered]),
     )  # fmt: skip
     found.edits.append(Put(moved))
-    found.edits += [AddEvent(said, job.id, f"{job.called} is created") for said in effects]
+    found.edits += [AddEvent(said, job.id, f"{job.in_words} is created") for said in effects]
     if joined and not effects:
         text = f'job "{job.name}" moves in step with checkpoint group "{job.group}"'
         found.edits.append(AddEvent("job_joined", job.id, text))

@@ -71,7 +71,7 @@ class JobState:
     activity: Activity = field(default_factory=Activity)
 
     @property
-    def called(self) -> str:
+    def in_words(self) -> str:
         """What messages call it: its kind and its name."""
         return f'{self.kind_name} "{self.name}"'
 

@@ -59,7 +59,7 @@ def quarantined(graph: Graph[R, J], state: CatalogState, job: J, error: Headrace
     job.turn(turn)
     left = graph.settle(job.group)
     record, effects = turned(state.jobs[job.id], turn)
-    text = f"{job.called} is quarantined: {error.message}"
+    text = f"{job.in_words} is quarantined: {error.message}"
     edits = _leave(state, [j for j in left if j is not job])
     edits.append(Put(replace(record, joined=job.joined)))
     edits += [AddEvent(said, job.id, text, error.detail or "") for said in effects]

@@ -31,7 +31,7 @@ def wait_created(
             raise job_failed(job)
         assert not done
         raise QueryCanceled(
-            f"{job.called} is still being created", detail=job.catching_up.text or None,
+            f"{job.in_words} is still being created", detail=job.catching_up.text or None,
             hint="it goes on in the background; SHOW JOBS shows its progress",
         )  # fmt: skip
 

@@ -48,7 +48,7 @@ def refuse_behind(
         if consistency == "global" and behind.id not in {c.relation for c in read}:
             hint = "SET query_consistency = 'snapshot' looks only at the relations of the query"
     raise SnapshotUnavailable(
-        f"{behind.called} ({behind.shown_status}) is at epoch {at}, but {shown}",
+        f"{behind.in_words} ({behind.shown_status}) is at epoch {at}, but {shown}",
         detail=f"newest common snapshot: {common or 'none'}; floor: {wanted}; {reasons}",
         hint=hint,
     )
@@ -67,7 +67,7 @@ def notices(
     for job in (graph.jobs[i] for i in ids if i in graph.jobs):
         late_ms = epoch_ms(graph.complete) - epoch_ms(epochs[job.id])
         if limit_ms and late_ms > limit_ms and not _trouble(job):
-            found.append(f"{job.called} is {late_ms / 1000:.0f} s behind: epoch {epochs[job.id]}")
+            found.append(f"{job.in_words} is {late_ms / 1000:.0f} s behind: epoch {epochs[job.id]}")
     if others and epochs:
         found += _holding_back(graph, own, next(iter(epochs.values())), may_know)
     return found
@@ -108,18 +108,18 @@ def _state_of(graph: Graph[LiveRelation, Job], job: Job, may_know: MayKnow) -> s
         since = datetime.fromtimestamp(job.trouble.since_ms / 1000, UTC).isoformat(timespec="seconds")
         verb = "quarantined" if job.quarantined else "failing"
         reason = job.error.message if may_know(job.id) else HIDDEN
-        return f"{job.called} is {verb} since {since}: {reason}"
+        return f"{job.in_words} is {verb} since {since}: {reason}"
     if job.paused:
-        return f"{job.called} is paused"
+        return f"{job.in_words} is paused"
     late_s = (epoch_ms(graph.complete) - epoch_ms(graph.job_frontier(job))) / 1000
-    return f"{job.called} is {late_s:.1f} s behind"
+    return f"{job.in_words} is {late_s:.1f} s behind"
 
 
 def refuse_new(job: Job, may_know: MayKnow) -> NoReturn:
     """Raise `SnapshotUnavailable`: a view is not readable at all yet."""
     reason = "" if job.error is None else f": {job.error.message if may_know(job.id) else HIDDEN}"
     raise SnapshotUnavailable(
-        f"{job.called} is still being created{reason}",
+        f"{job.in_words} is still being created{reason}",
         detail=job.catching_up.text or None,
         hint="SHOW JOBS shows its progress",
     )

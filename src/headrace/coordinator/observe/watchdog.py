@@ -232,6 +232,6 @@ class Watchdog:
             job = self._graph.jobs.get(barrier.job_id)
         if job is None:
             return
-        text = f"{job.called} is {late_ms / 1000:.0f} s behind; it waits for {barrier.waiting_for}"
+        text = f"{job.in_words} is {late_ms / 1000:.0f} s behind; it waits for {barrier.waiting_for}"
         event = self._sparing.thinned(AddEvent("barrier_late", job.id, text))
         self._catalog.transact([] if event is None else [event])

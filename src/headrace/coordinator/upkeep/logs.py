@@ -255,7 +255,9 @@ class LogKeeper:
             relation, job = live.graph.relations.get(upstream), live.graph.jobs.get(downstream)
             if relation is None or job is None:
                 return
-            text = f"{job.called} {self._barriers.growth(job, relation)}; it waits for {self._barriers.blocked_by(job)}"
+            text = (
+                f"{job.in_words} {self._barriers.growth(job, relation)}; it waits for {self._barriers.blocked_by(job)}"
+            )
         event = self._sparing.thinned(AddEvent("log_growing", downstream, text), upstream)
         self._storage.catalog.transact([] if event is None else [event])
 
@@ -344,6 +346,6 @@ def _durable_safe(state: CatalogState, relation: LiveRelation) -> int:
 
 def _dropped(job: Job, relation: LiveRelation, safe: int, growth: str) -> AddEvent:
     what = "bindings" if relation.external else "log"
-    text = f'{job.called} loses the {what} of "{relation.name}" and has to be created again'
+    text = f'{job.in_words} loses the {what} of "{relation.name}" and has to be created again'
     detail = f"it {growth}; it is at epoch {job.reads_from}, what follows {safe} is kept"
     return AddEvent("log_dropped", job.id, text, detail)

@@ -166,8 +166,15 @@ def _fed_by(context: Context, record: ObjectRecord, options: Mapping[str, str]) 
     state = context.catalog.state
     source = fed.source_of(state, record)
     origin = None if source is None else source.content_as(SourceContent).origin
-    bound = None if origin is None else state.objects[origin]
-    return bound if bound is not None and is_part(bound) else source
+    if origin is None:
+        return source
+    bound = state.objects[origin]
+    if not is_part(bound):
+        raise InvalidParameter(
+            f"{record.in_words} is read at the pace of {bound.in_words}",
+            hint=f"ALTER SOURCE {label(bound)} SET {RATE.name} = ...",
+        )
+    return bound
 
 
 def _keep_for(context: Context, record: ObjectRecord, options: Mapping[str, str]) -> None:
