@@ -11,9 +11,11 @@ from fake_database import FakePlan, FakePlanner
 from fake_groups import Groups
 
 from headrace.catalog.edits import EditRejected, Put
-from headrace.catalog.records import SourceRecord
+from headrace.catalog.records import RemapRecord, SourceRecord
 from headrace.common.clock import ManualClock
+from headrace.coordinator.decide.relation import NEVER
 from headrace.coordinator.decide.watermarks import watermark_at
+from headrace.coordinator.run import ticker
 from headrace.coordinator.run.ticker import Ticker
 from headrace.coordinator.upkeep import logs
 from headrace.coordinator.upkeep.compaction import KEPT_STALE
@@ -286,6 +288,42 @@ def test_bindings_that_others_need_are_not_given_up(db: Bound, monkeypatch: pyte
     db.c.alter_job(v, paused=False)
     db.c.flush(WAIT_S)
     assert db.read(v) == db.read(keeps)
+
+
+def test_a_source_is_whole_by_what_is_durable(db: Bound, monkeypatch: pytest.MonkeyPatch) -> None:
+    """I13: a binding without an answer makes nothing readable, and counts once it turns out to be durable."""
+    lost, first = False, list[Any]()
+    monkeypatch.setattr(ticker, "is_whole", lambda options, offsets: bool(first) and offsets != first[0])
+    s = db.source("s", **OPTIONS)
+    v = db.view("v", s, wait=False)
+    relation, transact = db.core.live.graph.relations[s], db.catalog.transact
+
+    def fails(edits: Any) -> int:
+        edits = list(edits)
+        if lost and any(isinstance(e, Put) and isinstance(e.record, RemapRecord) for e in edits):
+            raise StorageError("no space left")
+        return transact(edits)
+
+    def tick() -> None:
+        db.clock.advance_ms(100)
+        db.c.tick()
+
+    monkeypatch.setattr(db.catalog, "transact", fails)
+    tick()
+    assert relation.whole_from == NEVER
+    first.append(db.catalog.state.all_remaps(s)[-1].offsets)
+    lost = True
+    with pytest.raises(StorageError):
+        tick()
+    assert relation.whole_from == NEVER
+    lost = False
+    tick()
+    newest = db.epochs(s)[-1]
+    assert relation.whole_from == newest
+    relation.whole_from = NEVER  # as if its answer had been lost
+    tick()
+    assert relation.whole_from == newest
+    db.c.wait_created(v, WAIT_S)
 
 
 @pytest.mark.parametrize("hindrance", ["source", "paused"])

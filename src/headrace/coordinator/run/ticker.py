@@ -380,6 +380,8 @@ class Ticker:
                 newest = state.newest_remap(relation.id)
                 before = None if newest is None else (newest.offsets, newest.watermark_us)
                 watermark_us = self._watermark_us(poll, binding, None if newest is None else newest.watermark_us)
+                if newest is not None:
+                    self._settle_whole(relation, newest)
                 if relation.dropped or before == (binding.offsets, watermark_us):
                     continue
                 edits.append(Put(RemapRecord(relation.id, epoch, binding.offsets, watermark_us)))
@@ -393,8 +395,10 @@ class Ticker:
         except HeadraceError:
             with self._live.lock:
                 for relation, binding in bound:
-                    # Should it turn out to be durable, no view has passed it by.
-                    _note_bound(relation, binding, epoch, None)
+                    # Should it turn out to be durable, no view has passed it by; should it not, none is whole by it.
+                    relation.changed(epoch, None)
+                    if not is_whole(relation.record.options, binding.offsets):
+                        relation.whole_from = NEVER
             if not self._happened(bound, epoch):
                 raise
         with self._live.lock:
@@ -402,6 +406,12 @@ class Ticker:
                 _note_bound(relation, binding, epoch, binding.rows)
                 relation.bound = True
         fault_point("barrier.bind.after")
+
+    def _settle_whole(self, relation: LiveRelation, newest: RemapRecord) -> None:
+        """A binding that made a source whole and had no answer turns out to be durable."""
+        with self._live.lock:
+            if relation.whole_from == NEVER and is_whole(relation.record.options, newest.offsets):
+                relation.whole_from = newest.epoch
 
     def _watermark_us(self, poll: _Poll, binding: Binding, before: int | None) -> int | None:
         """By what the source says of its offsets, if it can; else by what jobs have read of it."""
