@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from headrace.catalog.catalog import Catalog
-from headrace.catalog.contents import IndexContent, SourceContent
+from headrace.catalog.contents import SourceContent
 from headrace.catalog.edits import AddEvent, Edit, Put
 from headrace.catalog.records import ObjectRecord
 from headrace.catalog.state import CatalogState
@@ -19,7 +19,7 @@ from headrace.coordinator.ddl.lifecycle import Lifecycle
 from headrace.coordinator.ddl.planning import Planning
 from headrace.coordinator.decide.automatic import is_automatic
 from headrace.coordinator.decide.exact import newest
-from headrace.coordinator.decide.former import is_former, succession
+from headrace.coordinator.decide.former import indexes_of, is_former, succession
 from headrace.coordinator.observe.arrival import job_failed
 from headrace.coordinator.run.live_state import LiveRelation, LiveState
 from headrace.coordinator.run.locks import Locks
@@ -87,7 +87,7 @@ class Succeeding:
                 f'"{old.content.called}" has got columns by another statement meanwhile', sqlstate="55000",
                 hint="try again, if there are more",
             )  # fmt: skip
-        new = next((i for i in self._indexes(old_id) if i.id not in indexes.values()), None)
+        new = next((i for i in indexes_of(self._catalog.state, old_id) if i.id not in indexes.values()), None)
         if new is not None:
             raise StatementError(
                 f'{new.in_words} was created on "{old.name}" while columns were added',
@@ -100,11 +100,6 @@ class Succeeding:
         reached = [newest(graph.exact(i)) for i in (new_id, *indexes)]
         shown = newest(graph.exact(old_id)) or 0
         return all(epoch is not None and epoch >= shown for epoch in reached)
-
-    def _indexes(self, table_id: int) -> list[ObjectRecord]:
-        """Those that somebody has created on a table."""
-        found = self._catalog.state.objects_of(IndexContent)
-        return [o for o in found if o.content_as(IndexContent).on == table_id and not is_automatic(o)]
 
     def share(self, source_id: int, origin: ObjectRecord, options: Mapping[str, str]) -> int:
         """See `Coordinator.share`."""

@@ -130,6 +130,12 @@ def _automatic(state: CatalogState, index: ObjectRecord) -> ObjectRecord:
     return replace(index, schema=automatic.SCHEMA, name=f"former {index.name} ({index.id})", content=content)
 
 
+def indexes_of(state: CatalogState, table_id: int) -> list[ObjectRecord]:
+    """The indexes that somebody has created on a table."""
+    found = state.objects_of(IndexContent)
+    return [o for o in found if o.content_as(IndexContent).on == table_id and not automatic.is_automatic(o)]
+
+
 def source_of(state: CatalogState, record: ObjectRecord) -> ObjectRecord | None:
     """The hidden source of which a table with a connector is the view; None of anything else."""
     below = (state.objects.get(i) for i in record.depends_on)

@@ -24,7 +24,7 @@ from headrace.connectors.job_options import GROUP, is_group_name
 from headrace.connectors.sources import as_shared, infer_columns, open_source, renews
 from headrace.coordinator.ddl.replacing import definition_with, name_while_refreshed
 from headrace.coordinator.decide.automatic import is_automatic
-from headrace.coordinator.decide.former import source_of
+from headrace.coordinator.decide.former import indexes_of, source_of
 from headrace.coordinator.decide.life import Life
 from headrace.errors import (
     DuplicateTable,
@@ -75,7 +75,8 @@ def refresh(context: Context, table: ObjectRecord, text: str, asked: Sequence[Co
     try:
         made.append(_new_source(context, table, source, columns, text))
         made.append(_new_table(context, table, made[0], text))
-        indexes = {_new_index(context, made, index): index.id for index in _indexes(context, table)}
+        existing = indexes_of(context.catalog.state, table.id)
+        indexes = {_new_index(context, made, index): index.id for index in existing}
         context.wait(lambda check: context.coordinator.succeed(made[1].id, table.id, indexes, check))
     except BaseException:
         _undo(context, made)
@@ -252,12 +253,6 @@ def _options(context: Context, record: ObjectRecord) -> dict[str, str]:
     """The options of what is filled beside a view or index: as they are now, in its group."""
     job = context.catalog.state.jobs[record.id]
     return {**record.options, **job.options, GROUP: job.group if is_group_name(job.group) else "own"}
-
-
-def _indexes(context: Context, table: ObjectRecord) -> list[ObjectRecord]:
-    """Those that somebody has created on a table."""
-    found = context.catalog.state.objects_of(IndexContent)
-    return [o for o in found if o.content_as(IndexContent).on == table.id and not is_automatic(o)]
 
 
 def told(table: ObjectRecord, columns: Sequence[Column]) -> str:
