@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from datetime import date
 from itertools import pairwise
 
+import numpy as np
 import pytest
 
 from headrace.common.columns import Column
@@ -24,6 +26,8 @@ _numbers = itertools.count()
 class Follow:
     """A slot and its tables, ticked by hand; what is bound is taken in at once."""
 
+    columns: Sequence[Column] = COLUMNS
+
     def __init__(self, logical: Postgres, *tables: str, before: str = "SELECT", **more: str) -> None:
         self.there = logical.new_database(f"shared_there{next(_numbers)}")
         name = f"s_{self.there.dbname}"
@@ -40,24 +44,26 @@ class Follow:
         self.most_bytes: int | None = None
         self.bound: dict[str, Offsets] = {}
         self.rows: dict[str, set[int]] = {}
+        self.read: dict[str, list[dict[str, object]]] = {}
         self.added: dict[str, tuple[str, ...]] = {}
 
     def table(self, name: str) -> SlotTable:
-        return SlotTable(self.of(name), COLUMNS)
+        return SlotTable(self.of(name), self.columns)
 
     def of(self, name: str) -> dict[str, str]:
         told = {"schema.name": "public", "table.name": name, SHARED_BY: "1"}
         return {**self.options, **told, "include.operation": "_o", "include.position": "_p"}
 
     def add(self, name: str) -> None:
-        self.bound[name], self.rows[name] = {}, set()
+        self.bound[name], self.rows[name], self.read[name] = {}, set(), []
 
     def tick(self, times: int = 1) -> None:
         names = sorted(self.bound)
         for _ in range(times):
             found = self.source.latest_together(
                 self.after,
-                {i: FollowingTable(self.of(n), ("id",), self.bound[n], self.bound[n] or None, ("id", "v"))
+                {i: FollowingTable(self.of(n), ("id",), self.bound[n], self.bound[n] or None,
+                                   tuple(c.name for c in self.columns[:-2]))
                  for i, n in enumerate(names)},
                 Admission(1_000_000, self.most_bytes),
             )  # fmt: skip
@@ -66,7 +72,8 @@ class Follow:
                 name, source = names[i], self.table(names[i])
                 for task in source.plan(self.bound[name], binding.offsets, 1):
                     for batch in source.read(task):
-                        self.rows[name] |= {row["id"] for row in batch.batch.to_pylist()}
+                        self.read[name] += batch.batch.to_pylist()
+                self.rows[name] |= {int(str(row["id"])) for row in self.read[name]}
                 self.bound[name] = binding.offsets
 
 
@@ -136,6 +143,30 @@ def test_a_publication_may_have_any_name(logical: Postgres, name: str) -> None:
     f.there.execute("INSERT INTO a VALUES (1, 1)")
     f.tick(2)
     assert f.rows["a"] == {1}
+    f.source.discard()
+
+
+def test_values_are_spelled_as_ever_whatever_the_server_has_set(logical: Postgres) -> None:
+    """Those of the content, and those that are seen when changes are bound."""
+    f = Follow(logical)
+    told = {"d": "DateStyle TO 'German'", "b": "bytea_output TO 'escape'", "f": "extra_float_digits TO -3",
+            "i": "IntervalStyle TO 'iso_8601'", "g": "extra_float_digits TO -3"}  # fmt: skip
+    f.there.execute(
+        *(f"ALTER DATABASE {f.there.dbname} SET {setting}" for setting in dict.fromkeys(told.values())),
+        "CREATE TABLE a (id int PRIMARY KEY, d date, b bytea, f float8, i interval, g real)",
+    )
+    kinds = {"d": "date", "b": "binary", "f": "double", "i": "string", "g": "float"}
+    f.columns = [COLUMNS[0], *(Column(name, kind) for name, kind in kinds.items()), *COLUMNS[2:]]
+    f.table("a").claim()
+    f.add("a")
+    values = "'2024-02-01', '\\x00ff', 0.1::float8 + 0.2, '1 day 2 hours', 1.2345678"
+    f.there.execute(f"INSERT INTO a VALUES (1, {values})")
+    f.tick(5)
+    f.there.execute(f"INSERT INTO a VALUES (2, {values})")
+    f.tick(2)
+    assert f.rows["a"] == {1, 2}
+    wanted = (date(2024, 2, 1), b"\x00\xff", 0.1 + 0.2, "1 day 02:00:00", float(np.float32(1.2345678)))
+    assert {tuple(row[name] for name in kinds) for row in f.read["a"]} == {wanted}
     f.source.discard()
 
 

@@ -64,7 +64,7 @@ from headrace.connectors.postgres.slot_sharing import (
     since_emptied,
 )
 from headrace.connectors.postgres.tables import check_alone, check_key, columns, table_file
-from headrace.connectors.postgres.unchanged import EventColumns, Unchanged
+from headrace.connectors.postgres.unchanged import EventColumns, Texts, Unchanged
 from headrace.connectors.postgres.value_texts import innermost, values_of
 from headrace.errors import InvalidParameter, NotSupported, SourceError
 
@@ -139,7 +139,7 @@ class PostgresCdcSource(Source):
     @contextmanager
     def _connection(self) -> Iterator[Any]:
         with connection(self._server, SourceError) as c:
-            c.execute(slots.TEXT)
+            slots.spell(c)
             c.commit()
             yield c
 
@@ -377,7 +377,7 @@ class PostgresCdcSource(Source):
         names = [column.name for column in self._own]
         return RowsThere(self._connection, lambda c: self._content_of(c, task), names, self._key)
 
-    def _known_there(self, there: RowsThere, key: tuple[object, ...]) -> dict[str, pa.Array] | None:
+    def _known_there(self, there: RowsThere, key: Texts) -> dict[str, pa.Array] | None:
         """The values of a row as it is now; None where there is none, or where it is left out for its errors."""
         texts = there.texts(key)
         if texts is None:

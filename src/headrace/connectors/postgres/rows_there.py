@@ -27,8 +27,11 @@ class RowsThere:
         """Let go of the connection."""
         self._held.close()
 
-    def texts(self, key: Sequence[object]) -> dict[str, pa.Array] | None:
-        """The columns of the row with a key, as texts; None where there is none. Raises what the connection does."""
+    def texts(self, key: Sequence[str]) -> dict[str, pa.Array] | None:
+        """The columns of the row with a key, as texts; None where there is none. Raises what the connection does.
+
+        The key is as PostgreSQL writes it: a text is taken for a value of the column's type, whatever that is here.
+        """
         if self._connection is None:
             self._connection = self._held.enter_context(self._connect())
         c = self._connection

@@ -93,6 +93,7 @@ class PostgresSlot(Source):
     def _connection(self) -> Iterator[Any]:
         with connection(self._server, SourceError) as c:
             c.autocommit = True
+            slots.spell(c)  # what it sees of the log may be kept for who reads it
             yield c
 
     # ---- the slot and the publication

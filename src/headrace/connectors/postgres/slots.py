@@ -20,14 +20,20 @@ FLUSH_WAIT_S: Final = 10.0
 _PAGE_HEADER_BYTES: Final = 40
 """At the start of a file of the log; 24 elsewhere. No record is so short that it fits into the difference."""
 _WRITTEN: Final = "SELECT pg_current_wal_flush_lsn() - '0/0'::pg_lsn, current_setting('wal_block_size')"
-TEXT: Final = "SET datestyle = 'ISO'; SET bytea_output = 'hex'; SET intervalstyle = 'postgres'"
-"""How values are spelled as text, whatever the server's settings are."""
+_TEXT: Final = (
+    "SET datestyle = 'ISO'; SET bytea_output = 'hex'; SET intervalstyle = 'postgres'; SET extra_float_digits = 1"
+)
 _IN_USE = "55006"
 
 
 def lsn_text(number: int) -> str:
     """A place in the log as PostgreSQL writes it."""
     return f"{number >> 32:X}/{number & 0xFFFFFFFF:X}"
+
+
+def spell(c: Connection) -> None:
+    """Have a connection spell values as text as here they are read, whatever is set in the server."""
+    c.execute(_TEXT)
 
 
 def in_turn(call: Callable[[], T]) -> T:

@@ -31,6 +31,8 @@ FILLED_AT_ONCE: Final = 32
 """Rows of which values are looked up together: each value may be as long as PostgreSQL lets it be."""
 Arrays: TypeAlias = dict[str, pa.Array]
 Key: TypeAlias = tuple[object, ...]
+Texts: TypeAlias = tuple[str, ...]
+"""A key as PostgreSQL writes it."""
 
 
 class ToldPlace(NamedTuple):
@@ -60,8 +62,8 @@ class Unchanged:
     """All of the table's own."""
     beside: EventColumns
     held: HeldRows
-    there: Callable[[Key], Arrays | None] | None = None
-    """What PostgreSQL has of a row now, to ask where nobody else knows; None where it has none."""
+    there: Callable[[Texts], Arrays | None] | None = None
+    """What PostgreSQL has of a row now, to ask by its key where nobody else knows; None where it has none."""
     told: Told = field(default_factory=lambda: Told())
     _newest: dict[Key, ToldPlace | None] = field(default_factory=dict)
     """Of each key that was told: where it was last; None where it was deleted."""
@@ -88,7 +90,7 @@ class Unchanged:
             for row in np.flatnonzero(mask).tolist():
                 value = self._value(name, origins[row], held, made, values)
                 if value is None and self.there is not None:
-                    asked = self.there(tuple(made[key][row].as_py() for key in self.key))
+                    asked = self.there(tuple(events.values[key][row].as_py() for key in self.key))
                     value = None if asked is None else asked[name]
                 if value is None:
                     missing.append((row, name))
