@@ -29,7 +29,7 @@ _numbers = itertools.count()
 @pytest.fixture(scope="module")
 def server() -> Iterator[Postgres]:
     try:
-        with postgres_server({"wal_level": "logical", "fsync": "off", "max_replication_slots": "50"}) as found:
+        with postgres_server({"wal_level": "logical", "fsync": "off", "max_replication_slots": "200"}) as found:
             yield found
     except NoPostgres as error:
         pytest.skip(str(error))
@@ -142,7 +142,9 @@ def test_content_is_read_by_several_tasks(server: Postgres, monkeypatch: pytest.
     followed.at = first
     followed.source.acknowledge(first)
     followed.take()
-    assert followed.rows() == followed.truth() and followed.source.whole(followed.at)
+    assert followed.rows() == followed.truth()
+    followed.take()
+    assert followed.source.whole(followed.at)
 
 
 def test_how_much_content_there_is_is_known_before_anybody_has_counted(server: Postgres) -> None:
@@ -439,6 +441,63 @@ def test_a_row_that_moves_while_content_is_read_in_parts_is_not_lost(
     assert followed.rows() == followed.truth()
 
 
+@pytest.mark.parametrize(
+    "later", ["UPDATE # SET n = 'later'", "DELETE FROM #", "UPDATE # SET id = 9, n = 'n'", "SELECT"]
+)
+@pytest.mark.parametrize("on_error", ["fail", "skip"])
+def test_nobody_sees_values_of_later_than_the_rest(
+    server: Postgres, monkeypatch: pytest.MonkeyPatch, later: str, on_error: str
+) -> None:
+    """What is asked for in PostgreSQL is of the moment when it is asked: of no binding that was made before."""
+    if on_error == "fail":
+        monkeypatch.setattr(content_parts, "LEAST_BYTES", 8192)
+    followed = Wide(server)
+    followed.source = followed.open(on_error=on_error)
+    followed.run("INSERT INTO # VALUES (5, 'v', 0, repeat('long', 9000))",
+                 "INSERT INTO # SELECT i, 'v', 0, 'n' FROM generate_series(100, 1000) AS g(i)",
+                 "DELETE FROM # WHERE id > 5")  # fmt: skip
+    followed.at = followed.bind().offsets  # and no part has the row: it has moved between them, or had an error
+    followed.source.acknowledge(followed.at)
+    followed.run("UPDATE # SET w = 1")
+    followed.bind()
+    bound = followed.bind().offsets
+    followed.run(later)
+    followed.kept |= {row["id"]: row for row in followed.read(followed.at, bound)}
+    followed.at = bound
+    assert not followed.source.whole(bound)
+    assert followed.bind().offsets == bound, "first it is taken in"
+    followed.source.acknowledge(bound)
+    followed.take()
+    assert followed.source.whole(followed.at) and followed.rows() == followed.truth()
+
+
+def test_what_cannot_be_known_is_told(server: Postgres) -> None:
+    """The row is asked for when it has another key already, and its next change leaves the value out, too."""
+    followed = Wide(server)
+    followed.source = followed.open(on_error="null")
+    followed.run("INSERT INTO # VALUES (5, 'v', 0, repeat('long', 9000))")
+    followed.at = followed.bind().offsets
+    followed.source.acknowledge(followed.at)
+    followed.run("UPDATE # SET w = 1")
+    bound = followed.bind().offsets
+    followed.run("UPDATE # SET id = 9")
+    assert [row["_op"] for row in followed.read(followed.at, bound)] == ["delete"]
+    followed.at = bound
+    followed.source.acknowledge(bound)
+    (task,) = followed.source.plan(bound, followed.bind().offsets, 1)
+    (error,) = [error for made in followed.source.read(task) for error in made.errors]
+    assert error.column == "n" and "REPLICA IDENTITY FULL" in error.message
+
+
+def test_content_of_one_moment_is_seen_with_what_comes_next(server: Postgres) -> None:
+    followed = Wide(server)
+    followed.run("INSERT INTO # VALUES (5, 'v', 0, 'n')")
+    followed.take()
+    assert not followed.source.whole(followed.at)
+    followed.take()
+    assert followed.source.whole(followed.at)
+
+
 def test_a_row_gets_another_key_while_content_is_read(server: Postgres) -> None:
     followed = Wide(server)
     followed.run("INSERT INTO # VALUES (5, 'v', 0, repeat('long', 1000))")
@@ -446,8 +505,31 @@ def test_a_row_gets_another_key_while_content_is_read(server: Postgres) -> None:
     followed.run("UPDATE # SET w = 1", "UPDATE # SET w = 2", "UPDATE # SET id = 6")
     followed.kept, followed.at = {row["id"]: row for row in followed.read({}, first)}, first
     followed.source.acknowledge(first)
-    followed.take()
-    assert followed.rows() == followed.truth() == {6: ("v", 2, "long" * 1000)}
+    bound, then = followed.bind().offsets, followed.truth()
+    followed.run("UPDATE # SET n = 'of later than all that is bound'")
+    followed.kept |= {row["id"]: row for row in followed.read(first, bound)}
+    assert followed.rows() == then == {6: ("v", 2, "long" * 1000)}
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_another_row_gets_a_key_while_content_is_read(server: Postgres, before: bool) -> None:
+    """A row that is held under the key that one had before is another one, or is that one."""
+    followed = Wide(server)
+    followed.run("INSERT INTO # VALUES (5, 'v', 0, repeat('five', 1000))")
+    first = followed.bind().offsets
+    changes = "UPDATE # SET id = 6, w = 1", "INSERT INTO # VALUES (5, 'w', 0, 'n')"
+    if before:
+        followed.run(*changes)
+    else:
+        followed.run("INSERT INTO # VALUES (6, 'x', 0, repeat('six', 1000))")
+    followed.kept, followed.at = {row["id"]: row for row in followed.read({}, first)}, first
+    if not before:
+        followed.run("DELETE FROM # WHERE id = 6", *changes)
+    followed.source.acknowledge(first)
+    bound, then = followed.bind().offsets, followed.truth()
+    followed.run("UPDATE # SET n = 'of later than all that is bound'")
+    followed.kept |= {row["id"]: row for row in followed.read(first, bound)}
+    assert followed.rows() == then == {5: ("w", 0, "n"), 6: ("v", 1, "five" * 1000)}
 
 
 @pytest.mark.parametrize(
@@ -461,6 +543,7 @@ def test_a_row_is_asked_for_by_its_key_as_it_stands_there(
 ) -> None:
     """Its value here may be of a type that PostgreSQL compares otherwise (`real` with `float8`)."""
     followed = Wide(server, key, kind)
+    followed.source = followed.open(on_error="skip")
     followed.run(f"INSERT INTO # VALUES ('{before}', 'v', 0, repeat('long', 1000))")
     first = followed.bind().offsets
     followed.run("UPDATE # SET w = 1", f"UPDATE # SET id = '{after}'")

@@ -38,7 +38,7 @@ from headrace.connectors.base import (
 from headrace.connectors.option_reader import COMMON_OPTIONS, OptionReader, without_included
 from headrace.connectors.policy import ParsedRows, apply_policy, sample
 from headrace.connectors.postgres import slots
-from headrace.connectors.postgres.content_parts import content_tasks, part_of
+from headrace.connectors.postgres.content_parts import content_of, content_tasks, part_of
 from headrace.connectors.postgres.fetching import content, declare, fetched
 from headrace.connectors.postgres.options import CDC, SHARED, cdc_server, connection, with_slot
 from headrace.connectors.postgres.pgoutput import (
@@ -57,10 +57,11 @@ from headrace.connectors.postgres.slot_sharing import (
     COLUMNS,
     LSN,
     ROWS,
+    SETTLES,
     SIZE,
     TABLE,
-    columns_of_start,
-    content_of,
+    carried,
+    is_settled,
     since_emptied,
 )
 from headrace.connectors.postgres.tables import check_alone, check_key, columns, table_file
@@ -72,6 +73,8 @@ QUIET_BYTES = 16 << 20
 """So much of the log without a change of the table moves the slot on, too."""
 BEHIND_CONTENT = "behind_content"
 """In a task: the range begins before the content was read that the reader holds."""
+ASKS = "asks"
+"""In such a task: what nobody tells is asked for in PostgreSQL, for the content may lack rows (`SETTLES`)."""
 SINCE = "since"
 """In a task: what comes before this place in the log does not matter any more, for the table was truncated there."""
 
@@ -103,7 +106,7 @@ class PostgresCdcSource(Source):
     @classmethod
     def whole(cls, offsets: Offsets) -> bool:
         """Content alone is of several moments, and of later ones than other tables are bound to."""
-        return bool(offsets.get(CAUGHT_UP, True))
+        return is_settled(offsets)
 
     @classmethod
     def as_shared(cls, options: Mapping[str, str]) -> dict[str, str]:
@@ -226,20 +229,21 @@ class PostgresCdcSource(Source):
                 # be looked through from its beginning again and again meanwhile.
                 return Binding(after, 0, False, added=shape.added)
             end = slots.end_of_log(c)
-            if after.get(CAUGHT_UP) and self._quiet == (after[LSN], end):
+            settled = is_settled(after)
+            if settled and self._quiet == (after[LSN], end):
                 return Binding(after, 0, False, added=shape.added)
-            room = limit.estimated_rows(self._max_rows) if after.get(CAUGHT_UP) else None
-            most_bytes = limit.max_bytes if after.get(CAUGHT_UP) else None
+            room = limit.estimated_rows(self._max_rows) if settled else None
+            most_bytes = limit.max_bytes if settled else None
             asked = [self._slot, None if room else slots.lsn_text(end), room, quoted_name(self._publication)]
             position, rows, truncations, more = slots.in_turn(
                 lambda: c.execute(_REACHED, [*asked, most_bytes, room]).fetchone()
             )
-        to = end if not after.get(CAUGHT_UP) else position if rows or more else after[LSN]
+        to = end if not settled else position if rows or more else after[LSN]
         if not (rows or more) and end - after[LSN] > QUIET_BYTES:
             to = end
         emptied = max((at for at, data in truncations or () if oid in truncated_tables(bytes.fromhex(data))), default=0)
-        kept = {**columns_of_start(after), **since_emptied(after, emptied)}
-        reached = {LSN: max(to, after[LSN]), CAUGHT_UP: True, TABLE: oid, **kept}
+        kept = {**carried(after), **since_emptied(after, emptied)}
+        reached = {LSN: max(to, after[LSN]), TABLE: oid, **kept}
         self._quiet = None if rows or more else (reached[LSN], end)
         return Binding(reached, rows, False, None, bool(more), added=shape.added)
 
@@ -251,7 +255,7 @@ class PostgresCdcSource(Source):
         c.execute(slots.NEW, [self._slot, self._slot])
         (lsn,) = c.execute(_CONFIRMED, [self._slot]).fetchone()
         file = table_file(c, quoted_name(self._schema_name, self._table))
-        began = {COLUMNS: self._shape(c, oid, None).stored, **content_of(file)}
+        began = {COLUMNS: self._shape(c, oid, None).stored, **content_of(file, self._on_error != "fail")}
         at = {LSN: int(lsn), CAUGHT_UP: False, TABLE: oid, **began}
         return Binding(at, file.rows, False)
 
@@ -282,7 +286,9 @@ class PostgresCdcSource(Source):
         low = from_[LSN] if from_ else 0
         if to[CAUGHT_UP] and low < to[LSN]:
             since = {SINCE: to[EMPTIED]} if EMPTIED in to else {}
-            behind = {BEHIND_CONTENT: True} if from_ and not from_[CAUGHT_UP] else {}
+            behind = {}
+            if from_ and not from_[CAUGHT_UP]:
+                behind = {BEHIND_CONTENT: True, ASKS: bool(from_.get(SETTLES, True))}
             seen = self._seen(to[TABLE], low, to[LSN])
             tasks.append({"from": low, "to": to[LSN], TABLE: to[TABLE], **since, **behind, **seen})
         if from_ and to.get(EMPTIED, 0) > from_.get(EMPTIED, 0):
@@ -331,18 +337,16 @@ class PostgresCdcSource(Source):
             yield self._batch(rows, *self._parsed(rows))
 
     def _changes(self, task: ReadTask) -> Iterator[ReadBatch]:
-        if not task.get(BEHIND_CONTENT):
-            yield from self._filled(task, None)
-            return
         with closing(self._there(task)) as there:
-            yield from self._filled(task, there)
+            yield from self._filled(task, there if task.get(ASKS) else None)
 
     def _filled(self, task: ReadTask, there: RowsThere | None) -> Iterator[ReadBatch]:
-        """The changes with what they leave out; `there` is asked where the content was read behind them."""
+        """The changes with what they leave out."""
         unchanged: Unchanged | None = None
         for count, changes in enumerate(self._decoded(task)):
             if unchanged is None and changes.unsaid:
-                unchanged = self._unchanged(next(iter(changes.unsaid)), there)
+                later = bool(task.get(BEHIND_CONTENT)) and there is None
+                unchanged = self._unchanged(next(iter(changes.unsaid)), there, later)
                 for earlier in islice(self._decoded(task), count):
                     unchanged.fill(earlier, self._parsed(earlier)[0])
             if unchanged is None:
@@ -351,7 +355,7 @@ class PostgresCdcSource(Source):
             for part in unchanged.parts(changes):
                 made, errors = self._parsed(part)
                 made, missing = unchanged.fill(part, made)
-                if missing and there is not None:
+                if missing and task.get(BEHIND_CONTENT):
                     # The content was read behind this, and nobody has such a row: it is deleted further on.
                     part.deletes[[row for row, _ in missing]] = True
                 else:
@@ -363,14 +367,14 @@ class PostgresCdcSource(Source):
         decoder = Decoder(task[TABLE], self._key, names, task["from"], task["to"], task.get(SINCE, 0))
         return decoder.changes(self._messages(task))
 
-    def _unchanged(self, column: str, there: RowsThere | None) -> Unchanged:
+    def _unchanged(self, column: str, there: RowsThere | None, later: bool) -> Unchanged:
         if self.held is None or self._operation is None:
             raise left_out(column, self._name)
         (position,) = self._beside - {self._operation}
         assert position is not None
         beside = EventColumns(self._operation, position)
         asks = None if there is None else partial(self._known_there, there)
-        return Unchanged(self._key, [column.name for column in self._own], beside, self.held, asks)
+        return Unchanged(self._key, [column.name for column in self._own], beside, self.held, asks, later)
 
     def _there(self, task: ReadTask) -> RowsThere:
         """Who knows the table's rows as they are now."""

@@ -25,6 +25,7 @@ from headrace.connectors.base import (
 )
 from headrace.connectors.option_reader import COMMON_OPTIONS, OptionReader
 from headrace.connectors.postgres import slots
+from headrace.connectors.postgres.content_parts import content_of
 from headrace.connectors.postgres.fetching import declare, fetched
 from headrace.connectors.postgres.options import SHARED, cdc_server, connection, with_slot
 from headrace.connectors.postgres.shapes import AskedShape, shapes_of
@@ -37,7 +38,7 @@ from headrace.connectors.postgres.slot_sharing import (
     Joining,
     SharedTables,
     Transactions,
-    content_of,
+    is_settled,
 )
 from headrace.connectors.postgres.stretch import HEAD, KEPT_BYTES, Collector, Recent, Stretch
 from headrace.connectors.postgres.tables import check_key, published, table_file
@@ -154,6 +155,7 @@ class PostgresSlot(Source):
             found = None if seen else self._look(c, held, bound, end, limit)
             standing = self._standing(c)
             made = {} if found is None else known.bindings(found)
+            self._read = {n: place for n, place in self._read.items() if n not in made}
             for number in made:  # an update that does not tell it would be taken for one of another row
                 check_key(c, names[number], tables[number].key)
         self._quiet = (bound, end) if not made and (found is None or found.high >= end) else None
@@ -193,7 +195,8 @@ class PostgresSlot(Source):
                 (oid,) = c.execute(_OID, [name]).fetchone()
                 file = table_file(c, name)
                 shape = shapes_of(c, {0: AskedShape(int(oid), new[number].columns, None)})[0]
-                began = {COLUMNS: shape.stored, **content_of(file)}
+                lacks = common_options(OptionReader(options)).on_error != "fail"
+                began = {COLUMNS: shape.stored, **content_of(file, lacks)}
                 at = {LSN: joining.since, CAUGHT_UP: False, TABLE: int(oid), **began}
                 begun[number] = Binding(at, file.rows, False)
         return begun
@@ -260,8 +263,8 @@ def _check_shapes(
 
 
 def _has_read(follower: FollowingTable) -> bool:
-    """Whether the content of a table has been taken in, and no more."""
-    return bool(follower.after) and not follower.after[CAUGHT_UP] and follower.taken == follower.after
+    """Whether all that is bound of a table has been taken in, and more is needed before anybody sees it."""
+    return bool(follower.after) and not is_settled(follower.after) and follower.taken == follower.after
 
 
 def _transactions(c: Any) -> Transactions:

@@ -24,13 +24,17 @@ from typing import Final
 from headrace.common.lazy_dataclass import dataclass
 from headrace.connectors.base import EMPTIED, Binding, FollowingTable, Offsets
 from headrace.connectors.postgres.stretch import Stretch
-from headrace.connectors.postgres.tables import TableFile
 
 LSN, CAUGHT_UP, TABLE = "lsn", "caught_up", "table"
 """In offsets: the place in the log, whether it lies behind the reading of the content, and the oid of the table.
 
 And `EMPTIED`, where the table was truncated: the place at which it was last.
 """
+SETTLES: Final = "settles"
+"""In offsets of content: whether it may lack rows that were there at one moment, for it is read in several parts, at
+moments of their own, or rows with errors are left out of it. A value of such a row that its changes leave out is asked
+for when they are read, and is of that moment. So it is in the offsets behind, too: nobody sees what is up to there
+before the next binding, which lies behind all that was asked."""
 COLUMNS = "columns"
 """In offsets, where they have it: the table's columns as they were when it began (`shapes.Stored`)."""
 BLOCKS, FILE, ROWS, SIZE = "blocks", "file", "rows", "size"
@@ -79,7 +83,7 @@ class SharedTables:
     joining: Mapping[int, Joining]
     """Those that have no binding yet."""
     read: Mapping[int, int]
-    """Of those whose content has been taken in, and no more: a place in the log behind its reading."""
+    """Of those that nobody may see yet, all of which has been taken in that is bound: a place behind its reading."""
 
     def holds(self, bound: int) -> int:
         """Up to where the slot may be moved, of which all is bound up to `bound`."""
@@ -94,22 +98,24 @@ class SharedTables:
                 continue
             low, table = follower.after[LSN], follower.after[TABLE]
             count = found.count(table, low)
-            due = count > 0 if follower.after[CAUGHT_UP] else found.high >= self.read.get(number, found.high + 1)
+            due = count > 0 if is_settled(follower.after) else found.high >= self.read.get(number, found.high + 1)
             if due:
-                offsets = {LSN: found.high, CAUGHT_UP: True, TABLE: table, **columns_of_start(follower.after)}
+                offsets = {LSN: found.high, TABLE: table, **carried(follower.after)}
                 emptied = found.emptied(table, low)
                 made[number] = Binding(offsets | since_emptied(follower.after, emptied), count, False)
         return made
 
 
-def columns_of_start(after: Offsets) -> Offsets:
-    """What offsets say of the table's columns when it began: it stays in those behind them."""
-    return {COLUMNS: after[COLUMNS]} if COLUMNS in after else {}
+def is_settled(after: Offsets) -> bool:
+    """Whether all that is up to there is of that moment."""
+    return bool(after.get(CAUGHT_UP, True)) and not after.get(SETTLES)
 
 
-def content_of(file: TableFile) -> Offsets:
-    """What offsets say of a table's content."""
-    return {BLOCKS: file.blocks, FILE: file.node, ROWS: file.rows, SIZE: file.size}
+def carried(after: Offsets) -> Offsets:
+    """What the next offsets say, wherever they are: the table's columns when it began, and what is left to settle."""
+    began = {COLUMNS: after[COLUMNS]} if COLUMNS in after else {}
+    settles = {SETTLES: True} if after.get(SETTLES) and not after[CAUGHT_UP] else {}
+    return {CAUGHT_UP: True, **began, **settles}
 
 
 def since_emptied(after: Offsets, emptied: int) -> Offsets:
@@ -125,4 +131,4 @@ def _needed(follower: FollowingTable, bound: int) -> int:
         return int(after[LSN])
     if taken is None:  # one of its readers has not begun: nobody knows from where on it will need it
         return 0
-    return bound if taken == after else int(taken[LSN])
+    return bound if taken == after and is_settled(after) else int(taken[LSN])

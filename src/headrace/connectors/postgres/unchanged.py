@@ -3,8 +3,10 @@
 What a row had before is what the log has told of it since the beginning of the range that is read, else what the table
 here holds. A row that has got another key had it under the one before, whose deletion stands right in front.
 
-While content is being read a row may get away from who reads it: it moves to where another one has been already, or
-gets another key. Then nobody knows it here, and it is asked for where it is.
+In the range in which content was read the table here holds rows of later than some of the changes. Where that is all of
+one moment, a row that is not held under the key that it had has got another one by then: it is held under that, or was
+deleted. Where it was read in parts, a row may have got away from who reads it: it moves to where another one has been
+already. Then nobody knows it here, and it is asked for where it is.
 
 What the log tells is kept in a file of its own for as long as the range is read, and only in a range in which a value
 is left out: nobody knows beforehand of which rows they will be asked for.
@@ -64,6 +66,8 @@ class Unchanged:
     held: HeldRows
     there: Callable[[Texts], Arrays | None] | None = None
     """What PostgreSQL has of a row now, to ask by its key where nobody else knows; None where it has none."""
+    later: bool = False
+    """What the table here holds may be of later than the changes, all of one moment."""
     told: Told = field(default_factory=lambda: Told())
     _newest: dict[Key, ToldPlace | None] = field(default_factory=dict)
     """Of each key that was told: where it was last; None where it was deleted."""
@@ -83,12 +87,14 @@ class Unchanged:
     def fill(self, events: RowEvents, made: Arrays) -> tuple[Arrays, list[tuple[int, str]]]:
         """The columns with what was left out, and the rows and columns of which nobody knows it."""
         origins = self._origins(events, made)
-        held, number = self._find(origins, made), len(self.told)
+        number = len(self.told)
+        held = self._find([origin for found in origins.values() for origin in found], made)
         filled, missing = dict(made), list[tuple[int, str]]()
         for name, mask in events.unsaid.items():
             values: dict[int, pa.Array] = {}
             for row in np.flatnonzero(mask).tolist():
-                value = self._value(name, origins[row], held, made, values)
+                found = (self._value(name, origin, held, made, values) for origin in origins[row])
+                value = next((value for value in found if value is not None), None)
                 if value is None and self.there is not None:
                     asked = self.there(tuple(events.values[key][row].as_py() for key in self.key))
                     value = None if asked is None else asked[name]
@@ -101,23 +107,25 @@ class Unchanged:
         self.told.add(pa.RecordBatch.from_pydict({name: filled[name] for name in self.columns}))
         return filled, sorted(missing)
 
-    def _origins(self, events: RowEvents, made: Arrays) -> dict[int, _Origin]:
-        """Where those rows were told before of which something is left out; and all are noted."""
-        number, found = len(self.told), dict[int, _Origin]()
+    def _origins(self, events: RowEvents, made: Arrays) -> dict[int, list[_Origin]]:
+        """Where those rows were told before of which something is left out, likeliest first; and all are noted."""
+        number, found = len(self.told), dict[int, list[_Origin]]()
         wanted = set(_rows(events).tolist())
         keys = list(zip(*(made[name].to_pylist() for name in self.key)))
         before: _Origin = None
         for row, (key, deleted) in enumerate(zip(keys, events.deletes.tolist())):
             if row in wanted:
                 moved = events.moved is not None and bool(events.moved[row])
-                found[row] = before if moved else self._newest.get(key, key)
+                found[row] = [before if moved else self._newest.get(key, key)]
+                if self.later:  # a key that was told of nobody before is held of none but this row
+                    found[row].insert(len(found[row]) if key in self._newest else 0, key)
             before = self._newest.get(key, key)
             self._newest[key] = None if deleted else ToldPlace(number, row)
         return found
 
-    def _find(self, origins: Mapping[int, _Origin], made: Arrays) -> dict[Key, tuple[pa.RecordBatch, int]]:
+    def _find(self, origins: Sequence[_Origin], made: Arrays) -> dict[Key, tuple[pa.RecordBatch, int]]:
         """By key the newest rows that the table here has; none where the newest is a deletion."""
-        keys = list(dict.fromkeys(o for o in origins.values() if o is not None and not isinstance(o, ToldPlace)))
+        keys = list(dict.fromkeys(o for o in origins if o is not None and not isinstance(o, ToldPlace)))
         if not keys:
             return {}
         columns = [pa.array([key[i] for key in keys], made[name].type) for i, name in enumerate(self.key)]
