@@ -54,3 +54,31 @@ def test_a_program_looks_for_garbage_as_it_did_before() -> None:
     code = f"import gc, sys, headrace\n{{}}\nheadrace.connect\nprint(gc.isenabled(), {loaded})"
     assert _run(code.format("gc.enable()")) == "True True\n"
     assert _run(code.format("gc.disable()")) == "False True\n"
+
+
+def test_a_program_that_opens_a_database_loads_no_pandas_and_no_rich() -> None:
+    code = "import sys, headrace\nheadrace.connect\nprint([m for m in ('pandas', 'rich', 'structlog') if m in sys.modules])"
+    assert _run(code) == "[]\n"
+
+
+def test_pyarrow_knows_the_pandas_that_a_program_loads_later() -> None:
+    """Categories are no plain strings, and frames are frames."""
+    code = """
+import headrace
+headrace.connect
+import pandas as pd
+import pyarrow as pa
+print(pa.array(pd.Categorical(["a", "b", "a"])).type, pa.array(pd.Index([1.0, float("nan")])).null_count)
+"""
+    assert _run(code) == "dictionary<values=string, indices=int8, ordered=0> 1\n"
+
+
+def test_a_program_that_has_pandas_keeps_it() -> None:
+    code = """
+import pandas as pd
+import headrace
+headrace.connect
+import pyarrow as pa
+print(pa.array(pd.Categorical(["a"])).type)
+"""
+    assert _run(code).startswith("dictionary<")

@@ -56,6 +56,9 @@ def __getattr__(name: str) -> Any:
         collecting = gc.isenabled()
         gc.disable()  # what is loaded stays: looking for garbage among it takes a tenth of the time
         try:
+            from headrace.common.absent import skip_pandas
+
+            skip_pandas()
             from headrace.session import database
         finally:
             if collecting:

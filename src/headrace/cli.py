@@ -115,17 +115,13 @@ def load_server() -> None:
     """Load all that a server needs to serve its first clients, and what is not needed for it not at all.
 
     rich and what it loads takes structlog half as long again as all else of it, for tracebacks that are never shown by
-    it (`log_output.py`); pandas takes the first array as long as all of SQLAlchemy and pyarrow. Whatever asks pyarrow
-    for something of pandas loads it then.
+    it (`log_output.py`).
     """
-    from headrace.common.absent import absent
+    from headrace.common.absent import absent, skip_pandas
 
     with absent("rich"):
         import structlog  # noqa: F401
-    with absent("pandas"):
-        import pyarrow as pa
-
-        pa.array([None])
+    skip_pandas()
     import headrace.server.door
     import headrace.server.server
     import headrace.session.instance  # noqa: F401

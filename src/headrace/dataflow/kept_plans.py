@@ -28,11 +28,11 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 import pyspark
-from structlog import get_logger
 
 import headrace
 from headrace.common.java import find_java
 from headrace.common.lazy_dataclass import dataclass
+from headrace.common.logs import get_logger
 from headrace.dataflow.params import EpochParams
 from headrace.plan.planner import ViewPlan
 from headrace.plan.watermark_rules import EventTime

@@ -21,9 +21,9 @@ from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
 
-import structlog
 from pyspark import Accumulator, SparkContext
 
+from headrace.common.logs import get_logger
 from headrace.dataflow.acknowledgements import Acknowledgement, Acknowledgements
 from headrace.dataflow.build import EpochPlan
 from headrace.dataflow.epoch_result import EpochResult, result_of
@@ -42,7 +42,7 @@ from headrace.state.schema import TableSchema
 from headrace.state.spool import forget_attempt
 
 _NUMBERS = itertools.count(1)
-_log = structlog.get_logger("headrace")
+_log = get_logger("headrace")
 PLANS_AT_MOST = 32
 """Physical plans that are kept of one view, for different parallelisms and different sets of changed inputs."""
 

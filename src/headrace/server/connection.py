@@ -12,8 +12,8 @@ from concurrent.futures import Future
 from typing import Final, NamedTuple
 
 import pyarrow as pa
-import structlog
 
+from headrace.common.logs import get_logger
 from headrace.common.zones import Zone
 from headrace.coordinator.reads import Later
 from headrace.coordinator.writes.layout import Row
@@ -52,7 +52,7 @@ from headrace.session.result import (
 )
 from headrace.sql.type_names import spark_type_of_oid
 
-_log = structlog.get_logger("headrace.server")
+_log = get_logger("headrace.server")
 _CHUNK_BYTES: Final = 32 << 10
 _PARSE_COMPLETE: Final = backend.PARSE_COMPLETE.encode()
 SHORT_SECRET_BYTES: Final = 4

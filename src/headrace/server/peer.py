@@ -11,8 +11,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any, Final
 
-import structlog
-
+from headrace.common.logs import get_logger
 from headrace.coordinator.reads import Later
 from headrace.coordinator.writes.layout import Row
 from headrace.errors import HeadraceError, ShuttingDown
@@ -28,7 +27,7 @@ from headrace.server.worker import Worker
 from headrace.session.prepared import WantedRow
 from headrace.session.result import Pending, Ready
 
-_log = structlog.get_logger("headrace.server")
+_log = get_logger("headrace.server")
 _INBOX_BYTES: Final = 1 << 20
 _WRITE_HIGH_BYTES: Final = 64 << 10
 """Bytes from which on it is waited for the client to take what was written, down to fewer."""

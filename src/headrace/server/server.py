@@ -14,8 +14,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Final, Generic, Protocol, Self, TypeVar
 
-import structlog
-
+from headrace.common.logs import get_logger
 from headrace.errors import HeadraceError, ShuttingDown
 from headrace.server.connection import Connection, MakeSession
 from headrace.server.gate import AccessGate
@@ -27,7 +26,7 @@ from headrace.server.tls import Certificates
 from headrace.server.worker import Worker
 from headrace.session.result import SessionLike
 
-_log = structlog.get_logger("headrace.server")
+_log = get_logger("headrace.server")
 _BACKLOG: Final = 128
 _SECRET_BYTES: Final = 32
 """Bytes of a cancel key; who speaks an older version of the protocol gets the first few."""

@@ -11,8 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
-import structlog
-
+from headrace.common.logs import get_logger
 from headrace.coordinator.reads import Later
 from headrace.coordinator.writes.layout import Row
 from headrace.server import frontend
@@ -23,7 +22,7 @@ from headrace.session.literal_texts import CHARS_AT_MOST, lifted
 from headrace.session.prepared import WantedRow, look_up
 from headrace.session.result import Prepared, Result
 
-_log = structlog.get_logger("headrace.server")
+_log = get_logger("headrace.server")
 _DESCRIBED: Final = frontend.Describe("P", "")
 _STATEMENTS: Final = 100
 """Statements without a name that are kept with what there is to say of them."""

@@ -9,12 +9,11 @@ from dataclasses import field
 from pathlib import Path
 from typing import Any, Final
 
-import structlog
-
 from headrace.common.lazy_dataclass import dataclass
+from headrace.common.logs import get_logger
 from headrace.errors import InvalidParameter
 
-_log = structlog.get_logger("headrace.server")
+_log = get_logger("headrace.server")
 HANDSHAKE_S: Final = 30.0
 """Seconds in which a client has to agree on TLS."""
 _END: Final = "-----END CERTIFICATE-----"

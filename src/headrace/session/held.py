@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import Final
 
 from pyspark.sql import DataFrame
-from structlog import get_logger
 
+from headrace.common.logs import get_logger
 from headrace.plan.catalyst.java_calls import LeafHold
 
 _LOOK_S: Final = 5.0

@@ -14,7 +14,6 @@ from contextlib import suppress
 from pathlib import Path
 
 from pyspark.sql import SparkSession
-from structlog import get_logger
 
 from headrace.catalog.catalog import Catalog
 from headrace.catalog.contents import FunctionContent
@@ -22,6 +21,7 @@ from headrace.catalog.edits import DATABASE_KEY
 from headrace.catalog.following import Refreshed
 from headrace.catalog.records import ObjectRecord, SettingRecord
 from headrace.common.clock import Clock, SystemClock
+from headrace.common.logs import get_logger, set_level
 from headrace.config import Settings, is_parameter
 from headrace.coordinator.coordinator import Coordinator
 from headrace.coordinator.ddl.place import follow_catalog, open_catalog
@@ -40,7 +40,6 @@ from headrace.session.context import Context, ReaderStatus, Services
 from headrace.session.engine import Engine
 from headrace.session.keeper import SparkKeeper
 from headrace.session.kernel_plans import KernelPlans
-from headrace.session.log_output import set_level
 from headrace.session.parameters import Parameters
 from headrace.session.session import Session
 from headrace.session.startup import requested

@@ -8,7 +8,7 @@ from typing import Final, TextIO
 
 import structlog
 
-_ours = False
+from headrace.common import logs
 
 
 class Logger(structlog.PrintLogger):
@@ -40,8 +40,7 @@ def escaped(logger: object, method: str, event: structlog.typing.EventDict) -> s
 
 def log_to_stderr(level: str) -> None:
     """Let this process's messages from `level` on go to standard error."""
-    global _ours
-    _ours = True
+    logs.shown_by(log_to_stderr)
     file: TextIO = sys.stderr
     structlog.configure(
         processors=[
@@ -59,9 +58,3 @@ def log_to_stderr(level: str) -> None:
         logger_factory=lambda *given: Logger(file),
         wrapper_class=structlog.make_filtering_bound_logger(level),
     )
-
-
-def set_level(level: str) -> None:
-    """Log from another level on; where a program logs as it wants, that is left alone."""
-    if _ours:
-        log_to_stderr(level)

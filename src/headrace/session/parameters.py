@@ -8,11 +8,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from structlog import get_logger
-
 from headrace.catalog.catalog import Catalog
 from headrace.catalog.edits import Delete, Edit, Put
 from headrace.catalog.records import SettingRecord
+from headrace.common.logs import get_logger
 from headrace.config import Settings, apply_parameters, is_parameter, require_parameter
 from headrace.errors import HeadraceError
 

@@ -6,9 +6,8 @@ import random
 from collections.abc import Callable
 from contextlib import suppress
 
-from structlog import get_logger
-
 from headrace.catalog.edits import AddEvent
+from headrace.common.logs import get_logger
 from headrace.coordinator.decide.commit import plan_rewind
 from headrace.coordinator.decide.settlement import quarantined
 from headrace.coordinator.decide.steps import position_of

@@ -6,10 +6,9 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
-from structlog import get_logger
-
 from headrace.catalog.edits import AddEvent
 from headrace.catalog.following import FollowedCatalog, Refreshed
+from headrace.common.logs import get_logger
 from headrace.common.ownership import Ownership, is_served
 from headrace.coordinator.ddl.location import location_edits
 from headrace.coordinator.ddl.planning import Planning

@@ -11,8 +11,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-import structlog
-
+from headrace.common.logs import get_logger
 from headrace.config import Settings
 from headrace.errors import InvalidParameter
 from headrace.server.readers.news import ReaderStart, packed
@@ -23,7 +22,7 @@ from headrace.session.context import ReaderStatus
 if TYPE_CHECKING:
     from headrace.session.instance import Instance
 
-_log = structlog.get_logger("headrace.readers")
+_log = get_logger("headrace.readers")
 _MODULE: Final = "headrace.server.readers.reading_process"
 _FIRST_PAUSE_S: Final = 0.2
 _LAST_PAUSE_S: Final = 30.0

@@ -14,12 +14,11 @@ from contextlib import contextmanager
 from dataclasses import field
 from typing import TYPE_CHECKING, Final
 
-import structlog
-
 from headrace.catalog.catalog import Catalog
 from headrace.catalog.records import ObjectRecord, RunRecord, SettingRecord, StateTableRecord, run_id
 from headrace.catalog.state import CatalogState, Change
 from headrace.common.lazy_dataclass import dataclass
+from headrace.common.logs import get_logger
 from headrace.server.readers.news import CatalogOwner, News, TableEpochs, TableNews, packed
 from headrace.server.readers.reading_board import TABLES, ReadingBoard, now_ms
 from headrace.state.schema import ROWS, RunRef
@@ -27,7 +26,7 @@ from headrace.state.schema import ROWS, RunRef
 if TYPE_CHECKING:
     from headrace.coordinator.coordinator import Coordinator
 
-_log = structlog.get_logger("headrace.readers")
+_log = get_logger("headrace.readers")
 _BACKLOG_BYTES: Final = 64 << 20
 """What may wait for a process that takes nothing in, before it is given up."""
 VOUCHED_MS: Final = 2_000

@@ -11,8 +11,7 @@ import struct
 from concurrent.futures import Executor
 from typing import Final, cast
 
-import structlog
-
+from headrace.common.logs import get_logger
 from headrace.errors import QueryCanceled
 from headrace.server.backend import ENCRYPTION_ACCEPTED, ENCRYPTION_REFUSED
 from headrace.server.connection import error_report
@@ -23,7 +22,7 @@ from headrace.server.readers.paired import line_head
 from headrace.server.tls import HANDSHAKE_S, Certificates, common_name
 from headrace.server.wire import ProtocolViolation
 
-_log = structlog.get_logger("headrace.readers")
+_log = get_logger("headrace.readers")
 _REQUEST: Final = struct.Struct("!II")
 _SSL: Final = 80877103
 _GSSENC: Final = 80877104

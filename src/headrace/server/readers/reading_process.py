@@ -17,8 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
-import structlog
-
+from headrace.common.logs import get_logger
 from headrace.server.readers.followed import Followed
 from headrace.server.readers.news import ReaderStart, unpacked
 from headrace.server.readers.own_answers import Answers, whole_messages
@@ -29,7 +28,7 @@ from headrace.server.tls import Certificates
 from headrace.session.log_output import log_to_stderr
 from headrace.session.shared_reads import KEPT_BYTES, SharedReads
 
-_log = structlog.get_logger("headrace.readers")
+_log = get_logger("headrace.readers")
 BEAT_S: Final = 1.0
 """How often a process tells that it goes on."""
 _BEATS_TO_TIDY: Final = 5
