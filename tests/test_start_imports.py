@@ -57,7 +57,8 @@ def test_a_program_looks_for_garbage_as_it_did_before() -> None:
 
 
 def test_a_program_that_opens_a_database_loads_no_pandas_and_no_rich() -> None:
-    code = "import sys, headrace\nheadrace.connect\nprint([m for m in ('pandas', 'rich', 'structlog') if m in sys.modules])"
+    found = "[m for m in ('pandas', 'rich', 'structlog') if m in sys.modules]"
+    code = f"import sys, headrace\nheadrace.connect\nprint({found})"
     assert _run(code) == "[]\n"
 
 
