@@ -7,7 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, cast
+
+if TYPE_CHECKING:
+    from structlog.typing import FilteringBoundLogger
 
 _show: Callable[[str], None] | None = None
 
@@ -19,20 +22,20 @@ class _Logger:
         self._names = names
 
     @cached_property
-    def _made(self) -> Any:
+    def _made(self) -> object:
         import structlog
 
         return structlog.get_logger(*self._names)
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         if name.startswith("_"):
             raise AttributeError(name)
         return getattr(self._made, name)
 
 
-def get_logger(*names: str) -> Any:
+def get_logger(*names: str) -> FilteringBoundLogger:
     """As `structlog.get_logger`."""
-    return _Logger(names)
+    return cast("FilteringBoundLogger", _Logger(names))
 
 
 def shown_by(show: Callable[[str], None]) -> None:
