@@ -12,7 +12,7 @@ import pytest
 import structlog
 from pyspark.sql import SparkSession
 
-from headrace.common import logs
+from headrace.common import loggers
 from headrace.config import Settings
 from headrace.errors import HeadraceError
 from headrace.session import log_output
@@ -218,7 +218,7 @@ def test_logs_show_no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
         assert "ValueError: unexpected h" in out.getvalue() and value not in out.getvalue()
     finally:
         structlog.reset_defaults()
-        monkeypatch.setattr(logs, "_show", None)
+        monkeypatch.setattr(loggers, "_show", None)
 
 
 def test_the_log_has_no_lines_that_strangers_make_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,7 +230,7 @@ def test_the_log_has_no_lines_that_strangers_make_up(monkeypatch: pytest.MonkeyP
         log.warning("client turned away", user="a\n2026-01-01 [error] the disk is full", peer="\x1b]0;b\x9b")
     finally:
         structlog.reset_defaults()
-        monkeypatch.setattr(logs, "_show", None)
+        monkeypatch.setattr(loggers, "_show", None)
     text = out.getvalue()
     assert "[error]" in text and "\x1b" not in text and "\x9b" not in text
     assert text.count("\n") == 1

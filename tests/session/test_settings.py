@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import headrace
-from headrace.common import logs
+from headrace.common import loggers
 from headrace.config import Settings, describe_settings, unknown_variables
 from headrace.dataflow.spark import _OWN, _with_further, refuse_own
 from headrace.errors import HeadraceError, InvalidParameter, QueryCanceled
@@ -240,14 +240,14 @@ def test_messages_below_the_level_are_not_logged(
 ) -> None:
     import structlog
 
-    monkeypatch.setattr(logs, "_show", None)
+    monkeypatch.setattr(loggers, "_show", None)
     config = structlog.get_config()
     log = structlog.get_logger("headrace.test")
     try:
         log_output.log_to_stderr("warning")
         log.info("not this")
         log.warning("but this")
-        logs.set_level("info")
+        loggers.set_level("info")
         log.info("and this")
     finally:
         structlog.configure(**config)
@@ -262,7 +262,7 @@ def test_a_message_that_cannot_be_written_fails_nothing(monkeypatch: pytest.Monk
     config = structlog.get_config()
     with open("/dev/full" if gone == "full" else os.devnull, "w", encoding="ascii") as file:
         monkeypatch.setattr(sys, "stderr", file)
-        monkeypatch.setattr(logs, "_show", None)
+        monkeypatch.setattr(loggers, "_show", None)
         if gone == "closed":
             file.close()
         try:

@@ -12,7 +12,7 @@ java.py            whether there is a Java that Spark can run on
 jsonb/             documents of type `jsonb`
 lazy_dataclass.py  dataclasses whose methods are made when they are first asked for
 last_used.py       a cache of bounded size
-logs.py            loggers that load structlog when there is something to log
+loggers.py         loggers that load structlog when there is something to log
 niceness.py        lets a process give way to this one
 ownership.py       the lock that says a process serves the database in a directory
 regular.py         PostgreSQL's regular expressions as Java's

@@ -32,7 +32,7 @@ import pyspark
 import headrace
 from headrace.common.java import find_java
 from headrace.common.lazy_dataclass import dataclass
-from headrace.common.logs import get_logger
+from headrace.common.loggers import get_logger
 from headrace.dataflow.params import EpochParams
 from headrace.plan.planner import ViewPlan
 from headrace.plan.watermark_rules import EventTime

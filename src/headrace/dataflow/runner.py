@@ -23,7 +23,7 @@ from functools import partial
 
 from pyspark import Accumulator, SparkContext
 
-from headrace.common.logs import get_logger
+from headrace.common.loggers import get_logger
 from headrace.dataflow.acknowledgements import Acknowledgement, Acknowledgements
 from headrace.dataflow.build import EpochPlan
 from headrace.dataflow.epoch_result import EpochResult, result_of

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
-from headrace.common.logs import get_logger
+from headrace.common.loggers import get_logger
 from headrace.common.zones import Zone
 from headrace.coordinator.reads import Later
 from headrace.coordinator.writes.layout import Row

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any, Final
 
-from headrace.common.logs import get_logger
+from headrace.common.loggers import get_logger
 from headrace.coordinator.reads import Later
 from headrace.coordinator.writes.layout import Row
 from headrace.errors import HeadraceError, ShuttingDown

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Final, Generic, Protocol, Self, TypeVar
 
-from headrace.common.logs import get_logger
+from headrace.common.loggers import get_logger
 from headrace.errors import HeadraceError, ShuttingDown
 from headrace.server.connection import Connection, MakeSession
 from headrace.server.gate import AccessGate

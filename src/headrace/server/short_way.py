@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
-from headrace.common.logs import get_logger
+from headrace.common.loggers import get_logger
 from headrace.coordinator.reads import Later
 from headrace.coordinator.writes.layout import Row
 from headrace.server import frontend

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from headrace.common.lazy_dataclass import dataclass
-from headrace.common.logs import get_logger
+from headrace.common.loggers import get_logger
 from headrace.errors import InvalidParameter
 
 _log = get_logger("headrace.server")

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from headrace.common.logs import get_logger
+from headrace.common.loggers import get_logger
 from headrace.connectors.option_reader import is_confidential
 from headrace.errors import HeadraceError, InsufficientPrivilege, InvalidParameter
 from headrace.session.context import Context

@@ -12,7 +12,7 @@ from typing import Final
 
 from pyspark.sql import DataFrame
 
-from headrace.common.logs import get_logger
+from headrace.common.loggers import get_logger
 from headrace.plan.catalyst.java_calls import LeafHold
 
 _LOOK_S: Final = 5.0

@@ -21,7 +21,7 @@ from headrace.catalog.edits import DATABASE_KEY
 from headrace.catalog.following import Refreshed
 from headrace.catalog.records import ObjectRecord, SettingRecord
 from headrace.common.clock import Clock, SystemClock
-from headrace.common.logs import get_logger, set_level
+from headrace.common.loggers import get_logger, set_level
 from headrace.config import Settings, is_parameter
 from headrace.coordinator.coordinator import Coordinator
 from headrace.coordinator.ddl.place import follow_catalog, open_catalog

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import SparkSession
 
 from headrace.common.lazy_dataclass import dataclass
-from headrace.common.logs import get_logger
+from headrace.common.loggers import get_logger
 from headrace.dataflow.spark import has_ended, successor
 from headrace.errors import HeadraceError, JobFailed, OperationalError, ShuttingDown, SparkLost
 from headrace.plan.failures import translate

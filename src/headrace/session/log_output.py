@@ -8,7 +8,7 @@ from typing import Final, TextIO
 
 import structlog
 
-from headrace.common import logs
+from headrace.common import loggers
 
 
 class Logger(structlog.PrintLogger):
@@ -40,7 +40,7 @@ def escaped(logger: object, method: str, event: structlog.typing.EventDict) -> s
 
 def log_to_stderr(level: str) -> None:
     """Let this process's messages from `level` on go to standard error."""
-    logs.shown_by(log_to_stderr)
+    loggers.shown_by(log_to_stderr)
     file: TextIO = sys.stderr
     structlog.configure(
         processors=[

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from headrace.catalog.catalog import Catalog
 from headrace.catalog.edits import Delete, Edit, Put
 from headrace.catalog.records import SettingRecord
-from headrace.common.logs import get_logger
+from headrace.common.loggers import get_logger
 from headrace.config import Settings, apply_parameters, is_parameter, require_parameter
 from headrace.errors import HeadraceError
 

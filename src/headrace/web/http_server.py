@@ -8,7 +8,7 @@ import socket
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
 
-from headrace.common.logs import get_logger
+from headrace.common.loggers import get_logger
 from headrace.errors import OperationalError
 from headrace.server.peer import settled
 from headrace.server.server import ServerThread

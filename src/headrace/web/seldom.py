@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Final
 
-from headrace.common.logs import get_logger
+from headrace.common.loggers import get_logger
 
 _log = get_logger("headrace.web")
 LOG_EVERY_S: Final = 1.0

@@ -13,7 +13,7 @@ from headrace.catalog.catalog import Catalog
 from headrace.catalog.edits import AddEvent
 from headrace.common.clock import Clock
 from headrace.common.lazy_dataclass import dataclass
-from headrace.common.logs import get_logger
+from headrace.common.loggers import get_logger
 from headrace.config import Settings
 from headrace.coordinator.decide.targets import retry_delay_ms
 from headrace.coordinator.observe.sparing import Sparing

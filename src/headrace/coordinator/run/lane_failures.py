@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from headrace.catalog.edits import AddEvent
-from headrace.common.logs import get_logger
+from headrace.common.loggers import get_logger
 from headrace.coordinator.decide.commit import plan_rewind
 from headrace.coordinator.decide.settlement import quarantined
 from headrace.coordinator.decide.steps import position_of

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from headrace.catalog.edits import AddEvent
 from headrace.catalog.following import FollowedCatalog, Refreshed
-from headrace.common.logs import get_logger
+from headrace.common.loggers import get_logger
 from headrace.common.ownership import Ownership, is_served
 from headrace.coordinator.ddl.location import location_edits
 from headrace.coordinator.ddl.planning import Planning

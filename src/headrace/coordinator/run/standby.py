@@ -18,7 +18,7 @@ from headrace.catalog.following import FollowedCatalog, Refreshed
 from headrace.catalog.state import CatalogState
 from headrace.catalog.store import Overtaken
 from headrace.common.lazy_dataclass import dataclass
-from headrace.common.logs import get_logger
+from headrace.common.loggers import get_logger
 from headrace.coordinator.decide.lease import LOOKS, Lease, Sign, Watch, lease_of, look_interval_s
 from headrace.coordinator.run.guard import Guard
 from headrace.coordinator.run.live_state import LiveState

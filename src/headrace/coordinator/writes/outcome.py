@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Generic, TypeVar, cast
 
-from headrace.common.logs import get_logger
+from headrace.common.loggers import get_logger
 
 T = TypeVar("T")
 

@@ -17,7 +17,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from copy import copy
 
 from headrace.catalog.edits import Edit
-from headrace.common.logs import get_logger
+from headrace.common.loggers import get_logger
 from headrace.coordinator.run.guard import as_headrace_error
 from headrace.coordinator.run.live_state import LiveState, Metrics
 from headrace.coordinator.run.runtime import Runtime

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from headrace.common.logs import get_logger
+from headrace.common.loggers import get_logger
 from headrace.config import Settings
 from headrace.errors import InvalidParameter
 from headrace.server.readers.news import ReaderStart, packed

@@ -18,7 +18,7 @@ from headrace.catalog.catalog import Catalog
 from headrace.catalog.records import ObjectRecord, RunRecord, SettingRecord, StateTableRecord, run_id
 from headrace.catalog.state import CatalogState, Change
 from headrace.common.lazy_dataclass import dataclass
-from headrace.common.logs import get_logger
+from headrace.common.loggers import get_logger
 from headrace.server.readers.news import CatalogOwner, News, TableEpochs, TableNews, packed
 from headrace.server.readers.reading_board import TABLES, ReadingBoard, now_ms
 from headrace.state.schema import ROWS, RunRef

@@ -11,7 +11,7 @@ import struct
 from concurrent.futures import Executor
 from typing import Final, cast
 
-from headrace.common.logs import get_logger
+from headrace.common.loggers import get_logger
 from headrace.errors import QueryCanceled
 from headrace.server.backend import ENCRYPTION_ACCEPTED, ENCRYPTION_REFUSED
 from headrace.server.connection import error_report

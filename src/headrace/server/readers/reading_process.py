@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
-from headrace.common.logs import get_logger
+from headrace.common.loggers import get_logger
 from headrace.server.readers.followed import Followed
 from headrace.server.readers.news import ReaderStart, unpacked
 from headrace.server.readers.own_answers import Answers, whole_messages

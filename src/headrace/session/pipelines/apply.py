@@ -12,7 +12,7 @@ from headrace.catalog.contents import MadeBy, MaterializedViewContent
 from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import arrow_schema
 from headrace.common.lazy_dataclass import dataclass
-from headrace.common.logs import get_logger
+from headrace.common.loggers import get_logger
 from headrace.coordinator.decide.automatic import is_automatic
 from headrace.errors import DatatypeMismatch, DependentObjectsExist, DuplicateObject, HeadraceError
 from headrace.session import created_functions, frame_views
