@@ -17,6 +17,7 @@ from headrace.coordinator.decide.relation import NEVER
 from headrace.coordinator.decide.watermarks import watermark_at
 from headrace.coordinator.run import ticker
 from headrace.coordinator.run.ticker import Ticker
+from headrace.coordinator.upkeep import logs
 from headrace.coordinator.upkeep.compaction import KEPT_STALE
 from headrace.errors import EpochTooOld, LogLost, StorageError
 from headrace.plan.watermark_rules import EventTime, of_column
@@ -182,7 +183,7 @@ def test_bindings_are_not_kept_for_who_has_no_watermark(db: Bound) -> None:
 @pytest.fixture
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each binding is as if it had 64 KiB: seventeen of them are more than a MiB."""
-    monkeypatch.setattr(loggers, "stored_bytes", lambda binding: 1 << 16)
+    monkeypatch.setattr(logs, "stored_bytes", lambda binding: 1 << 16)
 
 
 @pytest.mark.usefixtures("large")
