@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
+import signal
 import threading
 import time
 from collections import Counter
@@ -33,6 +33,7 @@ from headrace.common.epoch import from_unix_ms
 from headrace.connectors import held_changes
 from headrace.connectors.http import ordering
 from headrace.errors import HeadraceError, SinkError
+from nursery import Nursery
 from object_server import S3Server
 from receiver import Receiver, receiving
 from schema_registry import SchemaRegistry, schema_registry
@@ -242,7 +243,6 @@ def test_a_target_that_is_not_what_it_was_is_told(target: Target) -> None:
 
 def _killed(target: Any, n: int) -> None:
     """Deliver, and be killed after n rows; or right after the last, with the answer lost."""
-    import signal
 
     def until() -> Iterator[pa.RecordBatch]:
         for i in range(20):
@@ -254,13 +254,16 @@ def _killed(target: Any, n: int) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_killed_anywhere(target: Target) -> None:
+@pytest.fixture(scope="module")
+def nursery() -> Iterator[Nursery]:
+    with Nursery() as found:
+        yield found
+
+
+def test_killed_anywhere(target: Target, nursery: Nursery) -> None:
     rows = [(i, str(i)) for i in range(20)]
     for n in (0, 13, 25):
-        process = multiprocessing.get_context("spawn").Process(target=_killed, args=(target, n))
-        process.start()
-        process.join(120)
-        assert process.exitcode == -9
+        assert nursery.run(_killed, target, n) == -signal.SIGKILL
         assert target.rows() == Counter(rows if n > 20 else []), "whole, or not at all"
     target.deliver(0, 10, changes(*((i, v, 1) for i, v in rows)), "last")
     assert target.rows() == Counter(rows)
