@@ -29,7 +29,8 @@ from headrace.coordinator.decide.work import Work, next_work, note_step, source_
 from headrace.errors import DataError, LogLost
 
 SEEDS = int(os.environ.get("HEADRACE_SIMULATIONS", "2400"))
-CHUNKS = 10
+CHUNKS, QUICK_CHUNKS = 12, 4
+"""Into how many tests the seeds are dealt, and how many of these are not left to `make test-all`."""
 FOUND = (8744, 12220)
 """Seeds that have found faults."""
 ACTIONS = 60
@@ -619,7 +620,9 @@ def run(seed: int) -> Simulation:
     return simulation
 
 
-@pytest.mark.parametrize("chunk", range(CHUNKS))
+@pytest.mark.parametrize(
+    "chunk", [pytest.param(n, marks=[pytest.mark.soak] if n >= QUICK_CHUNKS else []) for n in range(CHUNKS)]
+)
 def test_random_histories(chunk: int) -> None:
     """What is readable is always the definition at that epoch, nothing goes back, and in peace all become current.
 

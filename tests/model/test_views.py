@@ -12,7 +12,8 @@ from model_queries import POOL
 from pyspark.sql import SparkSession
 
 PER_QUERY = 1
-COMPOSED = 100
+COMPOSED, QUICK_COMPOSED = 100, 30
+"""How many compositions there are, and how many of them are not left to `make test-all`."""
 
 _QUIET = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large, HealthCheck.large_base_example]
 # Shrinking takes many runs; `python -m tests.model.fuzz` does it.
@@ -36,7 +37,9 @@ def test_every_operator(spark: SparkSession, name: str) -> None:
     law()
 
 
-@pytest.mark.parametrize("seed", range(COMPOSED))
+@pytest.mark.parametrize(
+    "seed", [pytest.param(n, marks=[pytest.mark.soak] if n >= QUICK_COMPOSED else []) for n in range(COMPOSED)]
+)
 def test_compositions(spark: SparkSession, seed: int) -> None:
     @hypothesis_seed(seed)
     @settings(_FIXED, max_examples=1)

@@ -8,10 +8,13 @@ import pytest
 from state_schedule import run_schedule
 
 SEEDS = int(os.environ.get("HEADRACE_SIMULATION_SEEDS", "1000"))
-BLOCKS = 8
+BLOCKS, QUICK_BLOCKS = 10, 4
+"""Into how many tests the seeds are dealt, and how many of these are not left to `make test-all`."""
 
 
-@pytest.mark.parametrize("block", range(BLOCKS))
+@pytest.mark.parametrize(
+    "block", [pytest.param(n, marks=[pytest.mark.soak] if n >= QUICK_BLOCKS else []) for n in range(BLOCKS)]
+)
 def test_every_schedule_holds(block: int) -> None:
     """PC-5, PC-7, PC-8, PC-16, PC-17, PC-18, CK-10, CK-12, FS-10 to FS-15, XC-5: all versions stay what they were."""
     for seed in range(block, SEEDS, BLOCKS):
