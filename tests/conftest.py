@@ -112,6 +112,16 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
             terminalreporter.write_line(f"{number:6} {reason}")
 
 
+LONG = (
+    "test_s3_cluster", "test_read_processes", "test_errors", "test_history_server", "test_views", "test_on_error",
+    "test_crash", "test_takeover", "test_shared_source_crash", "test_sink_law", "test_time_zones",
+    "test_refreshing_crash", "test_lake_sources", "test_delivery_crash", "test_sink_into_crash", "test_lake_crash",
+    "test_shared_source", "test_refreshing_tables", "test_kept_queries", "test_two_urls", "test_simulation",
+    "test_state_schedules", "test_model", "test_differential", "test_iceberg_deletes", "test_kafka_security",
+)  # fmt: skip
+"""The files that take longest (`--durations`), which `pytest_collection_modifyitems` looks at."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The files that take longest come first: at the end one of the two processes would wait for the other."""
-    items.sort(key=lambda item: item.path.name != "test_crash.py")
+    items.sort(key=lambda item: item.path.stem not in LONG)

@@ -1,4 +1,4 @@
-"""Processes that may be killed, forked from one that has loaded all that they need: each would load it anew otherwise."""
+"""Processes that may be killed, forked from one that has loaded all that they need: each would load it anew."""
 
 from __future__ import annotations
 

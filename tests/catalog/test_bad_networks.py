@@ -227,7 +227,7 @@ def patient_result(step: Callable[[], list[str]]) -> list[str]:
     return found[-1]
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.soak) for n in (1, 2))])
 def test_an_object_store_that_throttles_and_loses_answers(s3: S3Server, seed: int) -> None:
     """I10: whatever becomes of requests to a real server, each transaction is there once or never."""
     random = Random(seed)

@@ -158,7 +158,7 @@ def history(lake: MergeOnRead, seed: int) -> Iterator[Callable[[], None]]:
 
 @pytest.mark.parametrize("version", [2, 3])
 @pytest.mark.parametrize("partitioned", [False, True])
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [pytest.param(0, marks=pytest.mark.soak), 1])
 def test_every_snapshot_is_followed(
     rest_catalog: str, writer: Writer, version: int, partitioned: bool, seed: int, tmp_path: Path
 ) -> None:

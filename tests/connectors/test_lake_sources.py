@@ -66,7 +66,7 @@ def history(lake: Lake, seed: int) -> list[Callable[[], None]]:
 
 @pytest.mark.parametrize("kind", [*CHANGED])
 @pytest.mark.parametrize("partitioned", [False, True])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [*(pytest.param(n, marks=pytest.mark.soak) for n in range(2)), 2])  # 2: all kinds
 def test_every_snapshot_is_followed(kind: str, partitioned: bool, seed: int, tmp_path: Path) -> None:
     """One reader follows each commit, one several at once, and one begins late; each pair of offsets can be read."""
     lake = CHANGED[kind](tmp_path, partitioned)

@@ -60,7 +60,9 @@ def with_times(examples: list[str]) -> list[str]:
     return [e for e in examples if any(word in e for word in words)]
 
 
-@pytest.mark.parametrize("zone", ZONES[:-1])
+@pytest.mark.parametrize(
+    "zone", [pytest.param(z, marks=[pytest.mark.soak] if z == "Asia/Kolkata" else []) for z in ZONES[:-1]]
+)
 def test_the_examples_of_the_catalogue(sides: Any, zone: str) -> None:
     in_zone(sides, zone)
     assert compared(sides, with_times([*flat(EXAMPLES), *flat(OPERATOR_EXAMPLES)])) == []
