@@ -141,7 +141,8 @@ class Kafka:
 
         consumer = Consumer(
             {"bootstrap.servers": self.servers, "group.id": "checker", "isolation.level": "read_committed",
-             "enable.auto.commit": False, "enable.partition.eof": True, "log_level": 0}
+             "enable.auto.commit": False, "enable.partition.eof": True, "log_level": 0,
+             "fetch.wait.max.ms": 10}  # at the end of each partition it waits so long, and half a second by default
         )  # fmt: skip
         found: list[Any] = []
         for partition in consumer.list_topics(topic, timeout=30).topics[topic].partitions:

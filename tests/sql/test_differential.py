@@ -12,7 +12,7 @@ from typing import Any
 import differential
 import pytest
 
-QUICK = int(os.environ.get("HEADRACE_DIFFERENTIAL", "160"))
+QUICK = int(os.environ.get("HEADRACE_DIFFERENTIAL", "80"))
 """How many expressions `make test` compares."""
 CASES = Path(__file__).parent / "differential_cases.sql"
 """What was found once, an expression a line."""
