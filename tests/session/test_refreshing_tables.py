@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 from bank import TOTAL, Bank
 
-from headrace.errors import DependentObjectsExist, EpochTooOld, HeadraceError, SnapshotUnavailable
+from headrace.coordinator.coordinator import Coordinator
+from headrace.coordinator.ddl.succeeding import Check
+from headrace.errors import DependentObjectsExist, EpochTooOld, HeadraceError, QueryCanceled, SnapshotUnavailable
 from headrace.session.database import Database
 from headrace.session.session import Session
 from postgres import Postgres
@@ -250,6 +253,73 @@ def test_tables_of_a_group_go_on_in_step(logical: Postgres, database: Database) 
             assert s == t
     assert bank.rows("SELECT count(*) FROM headrace_catalog.jobs WHERE checkpoint_group = 'g#'") == [(3,)]
     eventually(lambda: is_as_there(bank, "id, amount, kind, note"))
+    bank.drop()
+
+
+def given_up(check: Check) -> bool:
+    try:
+        check()
+    except QueryCanceled:
+        return True
+    return False
+
+
+def test_a_statement_that_is_cancelled_when_it_has_succeeded_leaves_nothing(
+    logical: Postgres, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bank = Bank(logical, database)
+    bank.follow("ann")
+    bank.there.execute(ADDED)
+    succeed, session = Coordinator.succeed, database.session()
+
+    def cancelled(self: Coordinator, new: int, old: int, indexes: Mapping[int, int], check: Check) -> None:
+        succeed(self, new, old, indexes, check)
+        session.cancel()
+        eventually(lambda: given_up(check))
+
+    monkeypatch.setattr(Coordinator, "succeed", cancelled)
+    with pytest.raises(QueryCanceled):
+        said(session, f"ALTER TABLE ann{bank.number} REFRESH SCHEMA")
+    session.close()
+    assert jobs(bank) == {"ann#"} and bank.rows("SELECT count(kind) FROM ann#") == bank.ask("SELECT count(*) FROM ann")
+    bank.drop()
+
+
+def test_one_statement_adds_columns_at_a_time(
+    logical: Postgres, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bank = Bank(logical, database)
+    bank.follow("ann")
+    bank.follow("bob")
+    bank.there.execute("ALTER TABLE ann ADD kind text DEFAULT 'k'", "ALTER TABLE bob ADD kind text DEFAULT 'k'")
+    succeed, filled, goes_on, errors = Coordinator.succeed, threading.Event(), threading.Event(), list[Any]()
+
+    def late(self: Coordinator, new: int, old: int, indexes: Mapping[int, int], check: Check) -> None:
+        filled.set()
+        assert goes_on.wait(60)
+        succeed(self, new, old, indexes, check)
+
+    monkeypatch.setattr(Coordinator, "succeed", late)
+    session = database.session()
+    thread = threading.Thread(target=said, args=(session, f"ALTER TABLE bob{bank.number} REFRESH SCHEMA"))
+    thread.start()
+    assert filled.wait(60)
+    try:
+        for text in ("ALTER SOURCE pg# REFRESH SCHEMA", "ALTER TABLE bob# ADD COLUMN kind text"):
+            with pytest.raises(HeadraceError, match=rf'added to "bob{bank.number}" by another statement') as caught:
+                bank.sql(text)
+            errors.append(caught.value.sqlstate)
+    finally:
+        goes_on.set()
+        thread.join()
+        session.close()
+    assert errors == ["55006"] * 2
+    ann = next(o for o in database.catalog.state.objects.values() if o.name == f"ann{bank.number}")
+    columns = [c.name for c in ann.columns]
+    assert columns == ["id", "amount"], "nothing has been done to the others"
+    notices = bank.sql("ALTER SOURCE pg# REFRESH SCHEMA").notices
+    assert sorted(str(n).split()[0] for n in notices) == ["table", "there"]
+    assert bank.rows("SELECT count(kind) FROM bob#") == bank.ask("SELECT count(*) FROM bob")
     bank.drop()
 
 

@@ -111,6 +111,7 @@ def _refresh_schema(context: Context, record: ObjectRecord, statement: st.AlterJ
         tables = refreshing.tables_of(state, record)
         for table in tables:
             context.rights.require_owner(table)
+            refreshing.check_not_refreshed(state, table)
         return [Notice(refreshing.told(t, refreshing.refresh(context, t, statement.text))) for t in tables]
     if not isinstance(record.content, SourceContent) or not refreshes(record.options):
         raise NotSupported(

@@ -24,7 +24,7 @@ from headrace.connectors.job_options import GROUP, is_group_name
 from headrace.connectors.sources import as_shared, infer_columns, open_source, renews
 from headrace.coordinator.ddl.replacing import definition_with, name_while_refreshed
 from headrace.coordinator.decide.automatic import is_automatic
-from headrace.coordinator.decide.former import indexes_of, source_of
+from headrace.coordinator.decide.former import indexes_of, is_former, source_of
 from headrace.coordinator.decide.life import Life
 from headrace.errors import (
     DuplicateTable,
@@ -64,6 +64,7 @@ def refresh(context: Context, table: ObjectRecord, text: str, asked: Sequence[Co
     Raises `NotSupported`, `SourceError` and `StatementError` for what keeps it from getting them.
     """
     source = _source(context, table)
+    check_not_refreshed(context.catalog.state, table)
     _check_running(context, table, source)
     columns = _new_columns(context, source) if asked is None else _asked(context, table, source, asked)
     if not columns:
@@ -79,19 +80,22 @@ def refresh(context: Context, table: ObjectRecord, text: str, asked: Sequence[Co
         indexes = {_new_index(context, made, index): index.id for index in existing}
         context.wait(lambda check: context.coordinator.succeed(made[1].id, table.id, indexes, check))
     except BaseException:
-        _undo(context, made)
+        _undo(context, table, made)
         raise
     _drop_unread(context, table.id)
     return list(columns)
 
 
-def _undo(context: Context, made: Sequence[ObjectRecord]) -> None:
-    """Drop what was being filled, unless it has taken its place."""
+def _undo(context: Context, table: ObjectRecord, made: Sequence[ObjectRecord]) -> None:
+    """Drop what was being filled, or if it has taken its place, what the table was before."""
     objects = context.catalog.state.objects
     left = [o for o in made if o.id in objects]
     if left and all(objects[o.id].name == o.name for o in left):
-        with suppress(HeadraceError):  # the next start does it
+        with suppress(HeadraceError):  # it has taken its place meanwhile; or the next start does it
             context.coordinator.drop([o.id for o in left])
+    now = context.catalog.state.objects.get(table.id)
+    if now is not None and is_former(now):
+        _drop_unread(context, table.id)
 
 
 def _drop_unread(context: Context, former_id: int) -> None:
@@ -121,6 +125,16 @@ def _source(context: Context, table: ObjectRecord) -> ObjectRecord:
             hint=f"columns that were added there are left alone; to have them, {_OTHERS}",
         )
     return source
+
+
+def check_not_refreshed(state: CatalogState, table: ObjectRecord) -> None:
+    """Raise `StatementError` for a table to which another statement is adding columns."""
+    other = state.object_named(table.schema, f"{name_while_refreshed(table)}$changes")
+    if other is not None:
+        raise StatementError(
+            f'columns are being added to "{label(table)}" by another statement', sqlstate="55006",
+            hint="try again when that has ended",
+        )  # fmt: skip
 
 
 def _check_running(context: Context, table: ObjectRecord, source: ObjectRecord) -> None:
@@ -220,8 +234,8 @@ def _new_source(
     open_source(record.options, record.columns, context.coordinator.secrets(record.secrets)).claim()
     try:
         return replace(record, id=context.coordinator.create_relation(record))
-    except DuplicateTable as error:
-        error.hint = "Its columns are being added by another statement; or DROP TABLE what has this name."
+    except DuplicateTable:
+        check_not_refreshed(context.catalog.state, table)  # it has begun meanwhile
         raise
 
 
