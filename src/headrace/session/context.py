@@ -8,6 +8,7 @@ so a test makes one of what it needs.
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import field
@@ -43,6 +44,7 @@ from headrace.session.transactions import Transaction
 from headrace.session.turns import Turns
 from headrace.session.variables import SEVERITIES, Variables, defaults_of
 from headrace.sql import statements as st
+from headrace.sql.binder.moments import Times
 
 if TYPE_CHECKING:
     from headrace.coordinator.reads import Snapshot, SnapshotTable
@@ -50,6 +52,10 @@ if TYPE_CHECKING:
 _LOOK_WAIT_S = 10.0
 """Most seconds that a read on a standby waits for another look at the catalog."""
 _numbers = itertools.count(1)
+
+
+def _now_us() -> int:
+    return time.time_ns() // 1000
 
 
 class ReaderStatus(NamedTuple):
@@ -185,6 +191,8 @@ class Context:
         """The transaction that BEGIN has opened."""
         self.writing: Transaction | None = None
         """The transaction of the statement that runs, if that writes: the open one, or one of its own."""
+        self.asked_us = _now_us()
+        """When the client has asked for what runs, in microseconds since 1970: that of all statements of a text."""
         self.conflicted_at = 0
         """The epoch of the newest change that was in the way of a transaction of the session."""
         self.last_write = 0
@@ -244,6 +252,17 @@ class Context:
         self.variables.hold({"is_superuser": superuser}, local=local)
 
     # ---- the transaction
+
+    def begin_request(self) -> None:
+        """A client asks for something: a cancel that came before is not for that."""
+        self.interrupts.begin()
+        self.asked_us = _now_us()
+
+    @property
+    def times(self) -> Times:
+        """What the statement that runs has for the times that it asks for."""
+        transaction, asked_us = self.acting, self.asked_us
+        return Times(asked_us if transaction is None else transaction.began_us, asked_us, _now_us())
 
     @property
     def in_block(self) -> bool:

@@ -53,8 +53,11 @@ class KernelPlans:
             self._kept.move_to_end(key)
             return True, self._kept[key]
 
-    def plan(self, key: _Key, table: ObjectRecord | None, text: str, wrap: Wrap) -> KernelQuery | None:
-        """The plan of a query in Spark SQL that calls the table by its `leaf_name`. Raises what Spark does."""
+    def plan(self, key: _Key | None, table: ObjectRecord | None, text: str, wrap: Wrap) -> KernelQuery | None:
+        """The plan of a query in Spark SQL that calls the table by its `leaf_name`. Raises what Spark does.
+
+        Without a key it is good for this once.
+        """
         with self._planning:
             bridge = self._bridge
             if bridge is None:
@@ -65,7 +68,7 @@ class KernelPlans:
             frame = bridge.spark.sql(wrap(columns_of(bridge.spark.sql(text)), text))
             found = kernel_query(bridge.optimized_by_default(frame), leaf)
             keep = found is None or not bridge.tells_time(bridge.analyzed(frame), literals="'" in text)
-        if keep:
+        if keep and key is not None:
             self._keep(key, found)
         return found
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
+from functools import cached_property
 from typing import TypeAlias
 
 from headrace.catalog.catalog import Catalog
@@ -30,6 +31,7 @@ from headrace.session.system.state_relations import SCHEMA as INTERNAL
 from headrace.session.system.state_relations import StateRelation, internal_relation
 from headrace.session.system.system_lookup import system_relation
 from headrace.session.system.system_relations import SystemRelation
+from headrace.sql.binder.moments import Times
 from headrace.sql.binder.origins import column_origins
 from headrace.sql.binder.parse_tree import NotBound
 from headrace.sql.binder.spark_text import quoted
@@ -230,8 +232,8 @@ class BoundQuery:
         for inner in self._inner.values():
             yield from inner.parts()
 
-    def spark(self, leaf: Leaf) -> str:
-        """Spark SQL text with `leaf`'s text for each relation."""
+    def spark(self, leaf: Leaf, times: Times | None = None) -> str:
+        """Spark SQL text with `leaf`'s text for each relation, and `times` where they are asked for."""
 
         def rename(name: TableName) -> str:
             found = self.targets[name]
@@ -239,16 +241,21 @@ class BoundQuery:
             if inner is None:
                 return leaf(found)
             columns = ", ".join(quoted(c.name) for c in found.columns)
-            return f"(SELECT * FROM ({inner.spark(leaf)}) AS __view({columns}))"
+            return f"(SELECT * FROM ({inner.spark(leaf, times)}) AS __view({columns}))"
 
         routines = {name: routine_of(record) for name, record in self.functions.items()}
         try:
             typed = self._typed and not self._emulates()
-            return self.query.to_spark(rename, self.schema(), routines, typed=typed, zone=self.zone)
+            return self.query.to_spark(rename, self.schema(), routines, typed=typed, zone=self.zone, times=times)
         except HeadraceError as error:
             if self._depth:
                 error.position = None  # it is one in the view's text
             raise
+
+    @cached_property
+    def uses_now(self) -> bool:
+        """Whether what it gives depends on the current time, that of a view in it included."""
+        return any(query.uses_now() for query in self.queries())
 
     @property
     def by_binder(self) -> bool:

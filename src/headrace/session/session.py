@@ -202,7 +202,7 @@ class Session:
 
         Without it each call of `execute`, `prepare` and `PreparedStatement.execute` is a request of its own.
         """
-        self.context.interrupts.begin()
+        self.context.begin_request()
         self._requested = True
 
     @contextmanager

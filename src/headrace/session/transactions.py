@@ -22,6 +22,8 @@ class Transaction:
     work: WriteTransaction
     held: Holds
     """What it holds until its end."""
+    began_us: int
+    """When the client has asked for it, in microseconds since 1970: what `now()` is in it."""
     read_only: bool = False
     implicit: bool = False
     """Whether it is that of a single statement which writes."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from typing import Final
 
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from headrace.common.zones import UTC, Zone
 from headrace.errors import HeadraceError
+from headrace.sql.binder.moments import Times
 from headrace.sql.binder.row_changes import QueryWanted
 from headrace.sql.binder.way import bound_text
 from headrace.sql.binder.world import NOTHING, Routine, World
@@ -25,6 +27,10 @@ __all__ = ["Query", "Rename", "Schema"]
 
 Session = tuple[tuple[str, str | bool | int | tuple[str, ...]], ...]
 """Values that only a session knows, by what asks for them, such as `current_user`."""
+_TIME_NODES: Final = (exp.CurrentTimestamp, exp.CurrentDate, exp.CurrentTime, exp.Localtime, exp.Localtimestamp)
+_TIME_FUNCTIONS: Final = frozenset(
+    ("transaction_timestamp", "statement_timestamp", "clock_timestamp", "proctime", "age", "timeofday")
+)
 Rename = Callable[[TableName], str]
 """Maps a relation to the Spark SQL text that stands for it in `FROM`."""
 
@@ -84,16 +90,18 @@ class Query:
 
     def to_spark(
         self, rename: Rename, schema: Schema | None = None, routines: Mapping[str, Routine] | None = None,
-        *, typed: bool = True, zone: Zone = UTC,
+        *, typed: bool = True, zone: Zone = UTC, times: Times | None = None,
     ) -> str:  # fmt: skip
         """Its Spark SQL text, every relation replaced by `rename`'s text, bound in a time zone.
+
+        `times` are what it has for the times that it asks for, where it is to be run and not to be planned.
 
         With `schema` (the columns of the relations it reads and their Spark types) the binder makes it, if `typed`
         allows it, and refuses what it does not know. The older translation is left what reads PostgreSQL's catalog,
         and what was defined before there was a binder.
         """
         if typed and schema is not None and self.offset is not None:
-            return self.bound(rename, schema, tuple((routines or {}).values()), zone)
+            return self.bound(rename, schema, tuple((routines or {}).values()), zone, times)
         if self.refused is not None:
             raise self.refused
         tree = self._tree.copy()
@@ -112,11 +120,14 @@ class Query:
         found = World(tuple(routines), self.session, zone)
         return NOTHING if found == NOTHING else found
 
-    def bound(self, rename: Rename, schema: Schema, routines: Sequence[Routine] = (), zone: Zone = UTC) -> str:
+    def bound(
+        self, rename: Rename, schema: Schema, routines: Sequence[Routine] = (), zone: Zone = UTC,
+        times: Times | None = None,
+    ) -> str:  # fmt: skip
         """Spark's text by the binder, for a query that is what its text says."""
         try:
             text = self.text if self.change is None else self.change.text
-            return bound_text(text, schema, self.world(routines, zone), rename, self.change)
+            return bound_text(text, schema, self.world(routines, zone), rename, self.change, times)
         except HeadraceError as error:
             if error.position is not None:
                 offset = self.offset or 0
@@ -151,7 +162,9 @@ class Query:
 
     def uses_now(self) -> bool:
         """Whether its result depends on the current time."""
-        return self._tree.find(exp.CurrentTimestamp, exp.CurrentDate, exp.Localtimestamp) is not None
+        if self._tree.find(*_TIME_NODES) is not None:
+            return True
+        return any(str(call.name).lower() in _TIME_FUNCTIONS for call in self._tree.find_all(exp.Anonymous))
 
 
 class Expression:

@@ -1,7 +1,7 @@
 """Scalar expressions that Python computes exactly as Spark does, over one row at a time.
 
 Only what is understood in full: columns, parameters and literals of plain types; arithmetic of whole numbers; strings
-that are joined; comparisons; AND, OR, NOT, IS NULL; the time of the statement. Everything else raises `NotScalar`, and
+that are joined; comparisons; AND, OR, NOT, IS NULL; the time of the transaction. Everything else raises `NotScalar`, and
 an engine computes it.
 """
 
@@ -39,7 +39,7 @@ _COMPARISONS: Final[Mapping[type[exp.Expr], Callable[[Any, Any], bool]]] = {
 _TIMES: Final[Mapping[type[exp.Expr], str]] = {
     exp.CurrentTimestamp: "timestamp", exp.Localtimestamp: "timestamp_ntz", exp.CurrentDate: "date",
 }  # fmt: skip
-"""What asks for the time of the statement, and the types of the answers."""
+"""What asks for the time of the transaction, and the types of the answers."""
 
 
 class NotScalar(Exception):
@@ -66,7 +66,7 @@ class Scalar:
 class RowScope:
     """The columns and parameters that expressions may name; parameters whose type is open get it from their context.
 
-    Behind the parameters whoever runs an expression gives the time of the statement, an aware datetime.
+    Behind the parameters whoever runs an expression gives the time of the transaction, an aware datetime.
     """
 
     def __init__(
@@ -215,7 +215,7 @@ class RowScope:
         return Scalar(kind, self._time_as(kind), of_statement=kind == "timestamp")
 
     def _time_as(self, kind: str) -> Run:
-        """The time of the statement: the moment, or what clocks and calendars of the zone show."""
+        """The time of the transaction: the moment, or what clocks and calendars of the zone show."""
         if kind == "timestamp":
             return lambda _, parameters: parameters[-1]
         if kind not in ("timestamp_ntz", "date"):

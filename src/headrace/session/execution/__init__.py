@@ -28,7 +28,7 @@ idling.py          statements that do nothing
 
 Changes of rows:
 
-defaults.py       values of columns that are left out, all of one time
+defaults.py       values of columns that are left out
 dml.py            INSERT, UPDATE, DELETE
 write_targets.py  the table that a statement writes to, and the rules of its rows
 assignment.py     casts of values on their way into columns

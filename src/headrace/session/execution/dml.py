@@ -24,7 +24,7 @@ from headrace.session.context import Context
 from headrace.session.defined import declared_zone
 from headrace.session.engine import columns_of
 from headrace.session.execution.assignment import assigned
-from headrace.session.execution.defaults import beside, default_values, left_out, timed_with
+from headrace.session.execution.defaults import default_values, left_out
 from headrace.session.execution.handler import Columns, Handler, InScript, Needs, Server, Types
 from headrace.session.execution.in_transaction import Written, late_rows, run_writing
 from headrace.session.execution.kernel_queries import ROWS_AT_MOST, AssignedQuery, rows_by_kernels, rows_of
@@ -98,10 +98,8 @@ def insert_query(
     width = len(describe(context, bound))
     _check_width(width, len(columns), listed)
     targets = columns[:width]
-    missing = left_out(record, targets)
-    timed = timed_with(record, missing, query)
-    defaults = default_values(context, record, [c for c in missing if c not in timed])
-    return insert_large(context, transaction, record, targets, bound, defaults, on_conflict=on_conflict, timed=timed)
+    defaults = default_values(context, record, left_out(record, targets))
+    return insert_large(context, transaction, record, targets, bound, defaults, on_conflict=on_conflict)
 
 
 def _check_width(width: int, columns: int, listed: bool) -> None:
@@ -166,15 +164,13 @@ def _from_query(
     context: Context, record: ObjectRecord, targets: Sequence[Column], query: Query, exact: bool = False
 ) -> pa.Table:
     bound = BoundQuery(localize(context, query), names_of(context))
-    width = len(describe(context, bound)) if query.uses_now() else len(targets)
-    timed = timed_with(record, left_out(record, targets[:width]), query)
 
     def wrap(found: list[ResultColumn], text: str) -> str:
         _check_width(len(found), len(targets), exact)
-        return beside(context, record, timed, assigned(found, text, targets, bound.zone))
+        return assigned(found, text, targets, bound.zone)
 
-    computed = rows_of(context, AssignedQuery(bound, [*targets, *timed], wrap, exact=exact))
-    given = [*targets[: computed.num_columns - len(timed)], *timed]
+    computed = rows_of(context, AssignedQuery(bound, targets, wrap, exact=exact))
+    given = targets[: computed.num_columns]
     at = {c.name: i for i, c in enumerate(given)}
     defaults = default_values(context, record, left_out(record, given))
     arrays = []

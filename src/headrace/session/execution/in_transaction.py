@@ -23,17 +23,18 @@ def opened(
     context: Context, *, read_only: bool = False, implicit: bool = False, gated: frozenset[int] = frozenset()
 ) -> Transaction:  # fmt: skip
     """A new transaction of a session. Nobody else writes to the tables that are `gated` until it is closed."""
-    held = Holds()
+    held, began_us = Holds(), context.asked_us
+    at_least = max(context.last_write, context.conflicted_at)
     if not gated:
         work = context.coordinator.begin()
         held.callback(work.close)
-        return Transaction(work, held, read_only, implicit, max(context.last_write, context.conflicted_at))
+        return Transaction(work, held, began_us, read_only, implicit, at_least)
     try:
         work = held.enter_context(context.coordinator.transaction(gated, context.check))
     except BaseException:
         held.close()
         raise
-    return Transaction(work, held, read_only, implicit, max(context.last_write, context.conflicted_at))
+    return Transaction(work, held, began_us, read_only, implicit, at_least)
 
 
 def run_writing(context: Context, statement: Callable[[Transaction], tuple[_T, Written | None]]) -> _T:

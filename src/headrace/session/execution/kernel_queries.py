@@ -121,7 +121,8 @@ def _only_table(bound: BoundQuery) -> tuple[ObjectRecord | None, bool]:
 
 
 def _planned(context: Context, wanted: AssignedQuery, table: ObjectRecord | None) -> KernelQuery | None:
-    text = wanted.bound.spark(lambda target: leaf_name(target.id) if isinstance(target, ObjectRecord) else "")
+    leaf = lambda target: leaf_name(target.id) if isinstance(target, ObjectRecord) else ""  # noqa: E731
+    text = wanted.bound.spark(leaf, context.times)
     if len(text) > _TEXT_CHARS_AT_MOST:
         return None
     kind = wanted.exact, wanted.weighted, wanted.bound.zone
@@ -132,7 +133,7 @@ def _planned(context: Context, wanted: AssignedQuery, table: ObjectRecord | None
         return plan
     try:
         with context.jobs.running(wanted.bound.query.text):
-            return plans.plan(key, table, text, wanted.wrap)
+            return plans.plan(None if wanted.bound.uses_now else key, table, text, wanted.wrap)
     except Exception:  # Spark says what is wrong when it is to run the query
         context.check()
         return None

@@ -32,7 +32,6 @@ from headrace.dataflow.operators.table_write import (
 )
 from headrace.session.context import Context
 from headrace.session.execution.assignment import assigned
-from headrace.session.execution.defaults import beside
 from headrace.session.execution.kernel_queries import AssignedQuery, kernels_over_table
 from headrace.session.execution.select import describe
 from headrace.session.execution.snapshots import open_snapshot
@@ -56,22 +55,20 @@ Wrap = Callable[[list[ResultColumn], str], str]
 
 def insert_large(
     context: Context, transaction: Transaction, record: ObjectRecord, targets: Sequence[Column], bound: BoundQuery,
-    defaults: Mapping[str, pa.Array], *, on_conflict: str, timed: Sequence[Column] = (),
+    defaults: Mapping[str, pa.Array], *, on_conflict: str,
 ) -> Written:  # fmt: skip
     """INSERT of a query's rows.
 
-    `defaults` are the values of the columns that are neither among the targets nor `timed`, whose defaults are computed
-    with the rows.
+    `defaults` are the values of the columns that are not among the targets.
     """
 
     def wrap(found: list[ResultColumn], text: str) -> str:
-        rows = beside(context, record, timed, assigned(found, text, targets, bound.zone))
-        return f"SELECT 1 AS __w, __rows.* FROM ({rows}) AS __rows"
+        return f"SELECT 1 AS __w, __rows.* FROM ({assigned(found, text, targets, bound.zone)}) AS __rows"
 
     keyed = bool(record.primary_key)
-    names = tuple(c.name for c in (*targets, *timed))
+    names = tuple(c.name for c in targets)
     convert = _convert(transaction, record, names, defaults)
-    wanted = None if keyed or timed else AssignedQuery(bound, targets, wrap, weighted=True)
+    wanted = None if keyed else AssignedQuery(bound, targets, wrap, weighted=True)
     return _write(context, transaction, record, bound, wrap, convert, on_conflict, looks_up=keyed, wanted=wanted)
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import UTC as UTC_ZONE
 from datetime import datetime
 from itertools import chain
 from typing import Any, NamedTuple, TypeAlias
@@ -61,7 +60,7 @@ class RowPlan:
     letters: str
     """The privileges on the table that it takes."""
     make: Callable[[Values], RowOperation]
-    """From the values of the parameters, and behind them the time of the statement."""
+    """From the values of the parameters, and behind them the time of the transaction."""
     types: tuple[str | None, ...]
     """Types of the parameters."""
     ignore: bool = False
@@ -81,9 +80,9 @@ class RowPlan:
             rights.may_in("U", record.schema) and all(rights.may(letter, record) for letter in self.letters)
         )
 
-    def operation(self, texts: Sequence[str | None], zone: Zone) -> RowOperation:
-        """What is to be done at this time. Raises `DataError`s for texts of parameters that do not fit."""
-        return self.make([*values_of(texts, self.types, zone), datetime.now(UTC_ZONE)])
+    def operation(self, texts: Sequence[str | None], zone: Zone, now: datetime) -> RowOperation:
+        """What is to be done in a transaction that began `now`. Raises `DataError`s for texts that do not fit."""
+        return self.make([*values_of(texts, self.types, zone), now])
 
     @property
     def columns(self) -> list[ResultColumn] | None:
@@ -106,7 +105,7 @@ class RowPlan:
 
 def run_plan(context: Context, plan: RowPlan, texts: Sequence[str | None] = ()) -> Result:
     """Run it with the text of its parameters. Raises `DataError`s for values that do not fit."""
-    operation = plan.operation(texts, context.zone)
+    operation = plan.operation(texts, context.zone, context.times.now)
     transaction = context.transaction
     if transaction is not None:
         return plan.result(transaction.work.run(operation).affected)
@@ -142,7 +141,7 @@ def start_plan(
     context: Context, statement: st.Statement, plan: RowPlan, texts: Sequence[str | None]
 ) -> Result | StartedWrite:  # fmt: skip
     """The same as `run_plan` without waiting for the commit."""
-    operation = plan.operation(texts, context.zone)
+    operation = plan.operation(texts, context.zone, context.times.now)
     if context.transaction is not None:
         return plan.result(context.transaction.work.run(operation).affected)
     request = RowWrite(operation)
@@ -302,7 +301,7 @@ def key_wanted(context: Context, record: ObjectRecord, statement: st.Update | st
     scope = RowScope(at, [], context.zone, (statement.alias or statement.table.name,))
     try:
         equal, _ = _keyed(statement.where.tree, record, scope)
-        key = tuple([run((), ()) for run in equal])
+        key = tuple([run((), (context.times.now,)) for run in equal])
     except (NotScalar, DataError):
         return None
     return key if _possible_key(record)(key) else None

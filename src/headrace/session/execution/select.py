@@ -126,6 +126,8 @@ def _select(context: Context, query: Query) -> Result:
 
 def read(context: Context, planned: PlannedRead, values: Sequence[object]) -> Result | None:
     """What is answered here; None where Spark is to answer."""
+    if planned.plan.uses_now:
+        values = (*values, *context.times.values())
     with ExitStack() as stack:
         found = read_here(context, planned, values, stack)
         if found is None:

@@ -58,7 +58,7 @@ def computed(
 
 def _rows_again(context: Context, bound: BoundQuery, snapshot: Snapshot | None) -> Rows | None:
     """The columns and rows of a query that was asked before; None where it is to be planned for this once."""
-    scans = _scans(context, bound, snapshot)
+    scans = None if bound.uses_now else _scans(context, bound, snapshot)
     shape = None if scans is None else _shape(context, bound, snapshot, scans)
     told = "" if scans is None else told_runs(scans)
     if shape is None or len(shape.text) > CHARS_AT_MOST or len(told) > _TOLD_AT_MOST:
@@ -99,7 +99,7 @@ def _shape(
     types = {record.id: {c.name: c.type for c in record.columns} for record in bound.relations().values()}
     leaves = [ToldLeaf(i, blank(scan), tuple(types[i][n] for n in scan.names)) for i, scan in sorted(scans.items())]
     labels = {i: f"`\1{i}`" for i in scans}  # as nothing else is called
-    text = bound.spark(lambda target: _leaf(context, target, labels, None))
+    text = bound.spark(lambda target: _leaf(context, target, labels, None), context.times)
     return Shape(text, is_small(snapshot), tuple(leaves), context.engine.application)
 
 
@@ -109,7 +109,7 @@ def _told_frame(context: Context, bound: BoundQuery, shape: Shape) -> DataFrame:
     with context.jobs.running(bound.query.text):
         spark = engine.session_of(shape.small)
         with engine.views({leaf.relation: engine.told_leaf(spark, leaf) for leaf in shape.leaves}) as labels:
-            return spark.sql(bound.spark(lambda target: _leaf(context, target, labels, None)))
+            return spark.sql(bound.spark(lambda target: _leaf(context, target, labels, None), context.times))
 
 
 # ---- DataFrames
@@ -138,7 +138,7 @@ def frame_of(
             else:
                 frames[record.id] = engine.table_leaf(spark, record.id, snapshot.tables[record.id], names)
         with engine.views(frames) as labels:
-            return spark.sql(wrap(bound.spark(lambda target: _leaf(context, target, labels, mentioned))))
+            return spark.sql(wrap(bound.spark(lambda target: _leaf(context, target, labels, mentioned), context.times)))
 
 
 def _leaf(context: Context, target: Target, labels: dict[int, str], mentioned: frozenset[str] | None) -> str:

@@ -38,7 +38,7 @@ def is_at_once(context: Context, planned: PlannedRead) -> bool:
 
 def is_of_newest(context: Context, planned: PlannedRead) -> bool:
     """Whether a read needs nothing of its session but its settings, and the newest rows that there are."""
-    if context.transaction is not None or planned.timed or not planned.lasting:
+    if context.transaction is not None or planned.timed or planned.plan.uses_now or not planned.lasting:
         return False
     return planned.plan.record is None or context.reads.newest
 

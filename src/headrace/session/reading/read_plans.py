@@ -20,6 +20,7 @@ from headrace.session.reading.read_totals import COUNT_ROWS, Total, group_key, t
 from headrace.session.reading.twins import NoTwin, Twins, Values, value_of
 from headrace.session.result import Origin, ResultColumn
 from headrace.sql.binder import bound_tree as bt
+from headrace.sql.binder.moments import asks
 from headrace.sql.binder.origins import column_origins
 from headrace.sql.binder.types import INTEGERS, TEXTS
 
@@ -149,9 +150,14 @@ class ReadPlan:
         return tuple([arrow_type(self.record.columns[i].type) for i in self.places])
 
     @cached_property
+    def uses_now(self) -> bool:
+        """Whether it asks for a time: then these stand behind the values of its parameters."""
+        return asks(self.query)
+
+    @cached_property
     def _fixed(self) -> Steps | None:
         """The steps, if they are the same for all values."""
-        found = any(isinstance(e, bt.Parameter) for part in self._computed() for e in bt.walk(part))
+        found = self.uses_now or any(isinstance(e, bt.Parameter) for part in self._computed() for e in bt.walk(part))
         return None if found else self._steps(())
 
     def _computed(self) -> Iterator[bt.Expr]:

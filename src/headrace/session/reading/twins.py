@@ -16,12 +16,14 @@ from headrace.dataflow.operators.exactness import ORDERED, always_casts, exact_d
 from headrace.dataflow.operators.kernel_expressions import Call, Column, Expression, Literal
 from headrace.errors import HeadraceError
 from headrace.sql.binder import bound_tree as bt
+from headrace.sql.binder.moments import TIMES, place_of
 from headrace.sql.binder.types import Type
 from headrace.sql.text_values import parse_text
 
 _t = pa.types
 Values: TypeAlias = Sequence[object] | None
-"""The values of the parameters; None before they are known."""
+"""The values of the parameters, and behind them those of `Times` for a query that asks for them; None before they are
+known."""
 
 
 class NoTwin(Exception):
@@ -48,6 +50,9 @@ class Twins:
             return Literal(value_of(expr), self.type(expr))
         if isinstance(expr, bt.Parameter):
             value = _sample(expr.type) if self._values is None else self._values[expr.number - 1]
+            return Literal(value, self.type(expr))
+        if (place := place_of(expr)) is not None:
+            value = None if self._values is None else self._values[place - TIMES]
             return Literal(value, self.type(expr))
         if isinstance(expr, bt.Call) and not expr.volatile:
             rule = _FORMS.get(expr.form) or _pattern_rule(expr)

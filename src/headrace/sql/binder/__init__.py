@@ -9,6 +9,7 @@ bound_tree.py      the typed tree
 spark_text.py      typed trees as Spark SQL that cannot be misread
 world.py           what a query may name beside relations
 session_values.py  what only the session knows: who asks, where, and when
+moments.py         the times that a query asks for
 row_changes.py     the queries behind INSERT, UPDATE and DELETE
 
 FROM and names:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field, fields, replace
 from typing import Any, Final
 
@@ -295,17 +295,22 @@ def everything(query: Query) -> Iterator[Expr]:
 
 def filled(query: Query, texts: Sequence[str]) -> Query:
     """A query with literals in the place of its parameters."""
-    found: Query = _filled(query, texts)
+    return mapped(query, lambda e: Constant(e.type, texts[e.number - 1]) if isinstance(e, Parameter) else None)
+
+
+def mapped(query: Query, change: Callable[[Expr], Expr | None]) -> Query:
+    """A query with others in the place of its expressions, those of queries in it, too; None leaves one as it is."""
+    found: Query = _mapped(query, change)
     return found
 
 
-def _filled(part: Any, texts: Sequence[str]) -> Any:
-    if isinstance(part, Parameter):
-        return Constant(part.type, texts[part.number - 1])
+def _mapped(part: Any, change: Callable[[Expr], Expr | None]) -> Any:
+    if isinstance(part, Expr) and (new := change(part)) is not None:
+        return new
     if isinstance(part, tuple):
-        return tuple(_filled(item, texts) for item in part)
+        return tuple(_mapped(item, change) for item in part)
     if isinstance(part, (Expr, Query, Relation, Output, SortKey)):
-        return replace(part, **{f.name: _filled(getattr(part, f.name), texts) for f in fields(part)})
+        return replace(part, **{f.name: _mapped(getattr(part, f.name), change) for f in fields(part)})
     return part
 
 

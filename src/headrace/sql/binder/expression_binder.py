@@ -34,7 +34,7 @@ from headrace.sql.binder.overloads import apply, operator
 from headrace.sql.binder.own import extreme
 from headrace.sql.binder.parse_tree import Message, NotBound, declare, inner, kind_of, place, refuse, strings
 from headrace.sql.binder.scope import Located, Missing, Scope, Wrong
-from headrace.sql.binder.session_values import value_function
+from headrace.sql.binder.session_values import now_as, value_function
 from headrace.sql.binder.set_functions import rows_of
 from headrace.sql.binder.structs import field_of, record
 from headrace.sql.binder.sublinks import query_in_expression
@@ -378,7 +378,7 @@ class Expressions:
 
     def _session_value(self, message: pb.SQLValueFunction) -> Expr:
         if message.op == pb.SVFOP_LOCALTIME and message.typmod in (0, -1):
-            return self.converted(Call(t.TIMESTAMPTZ, "current_timestamp()", ()), t.TIME, message, "explicit")
+            return self.converted(now_as(t.TIMESTAMPTZ), t.TIME, message, "explicit")
         return value_function(self.binder.world, message)
 
     def _function(self, message: pb.FuncCall) -> Expr:

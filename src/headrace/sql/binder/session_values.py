@@ -6,8 +6,8 @@ from typing import Final
 
 from postgast import pg_query_pb2 as pb
 
+from headrace.sql.binder import moments, zone_times
 from headrace.sql.binder import types as t
-from headrace.sql.binder import zone_times
 from headrace.sql.binder.bound_tree import Call, Constant, Expr
 from headrace.sql.binder.coerce import plain
 from headrace.sql.binder.parse_tree import Message, refuse
@@ -41,10 +41,10 @@ def value_function(world: World, message: pb.SQLValueFunction) -> Expr:
 
 
 def now_as(kind: Type) -> Expr:
-    """The time of the statement as a moment, or what clocks or the calendar show at it."""
+    """The time of the transaction as a moment, or what clocks or the calendar show at it."""
     if kind == t.DATE and zone_times.current().is_utc:
-        return Call(kind, "current_date()", ())
-    now = Call(t.TIMESTAMPTZ, "current_timestamp()", ())
+        return Call(kind, moments.TODAY, ())
+    now = Call(t.TIMESTAMPTZ, moments.TRANSACTION, ())
     return now if kind == t.TIMESTAMPTZ else plain(now, kind)
 
 

@@ -10,6 +10,7 @@ from typing import Final
 from headrace.errors import HeadraceError, NotSupported
 from headrace.sql.binder.bind import Binder, BindingContext, bind_query, reporting
 from headrace.sql.binder.bound_tree import Query
+from headrace.sql.binder.moments import Times, asks, at
 from headrace.sql.binder.parse_tree import NotBound
 from headrace.sql.binder.row_changes import QueryWanted, bind_change, changed
 from headrace.sql.binder.spark_text import spark_text
@@ -26,9 +27,9 @@ Relations = tuple[tuple[TableName, tuple[tuple[str, str], ...]], ...]
 
 def bound_text(
     text: str, relations: Mapping[TableName, Mapping[str, str]], world: World, rename: Callable[[TableName], str],
-    change: QueryWanted | None = None,
+    change: QueryWanted | None = None, times: Times | None = None,
 ) -> str:  # fmt: skip
-    """Spark's text of a query.
+    """Spark's text of a query, with the times that it asks for where these are given.
 
     `relations` are the columns of what it reads, with their Spark types; `change` says which query of an INSERT, UPDATE
     or DELETE is meant. Errors have their positions in `text`. Raises `NotSupported` for what the binder does not know.
@@ -36,6 +37,8 @@ def bound_text(
     try:
         bind = _kept if len(text) <= _KEPT_CHARACTERS else _bound
         query = bind(text, tuple((name, tuple(columns.items())) for name, columns in relations.items()), world, change)
+        if times is not None and asks(query):
+            query = at(query, times)
         found = spark_text(query, rename)
     except NotBound as unknown:
         COUNTS[f"not supported: {unknown.what}"] += 1

@@ -21,11 +21,11 @@ _MAKE: Final = "make_timestamp_ntz({0}, {1}, {2}, {3}, {4}, CAST({5} AS DECIMAL(
 TIMES: Final = """
 now() -> timestamptz : current_timestamp()
 transaction_timestamp() -> timestamptz : current_timestamp()
-statement_timestamp() -> timestamptz : current_timestamp()
+statement_timestamp() -> timestamptz : now()
 make_timestamp(int4, int4, int4, int4, int4, float8) -> timestamp : MAKE
 make_date(int4, int4, int4) -> date : make_date({0}, {1}, {2})
-proctime() -> timestamptz : current_timestamp()
-clock_timestamp() -> timestamptz : current_timestamp()
+proctime() -> timestamptz : now()
+clock_timestamp() -> timestamptz : (now())
 """.replace("MAKE", _MAKE)
 _FIELDS: Final = {
     "year": "YEAR", "month": "MONTH", "day": "DAY", "hour": "HOUR", "minute": "MINUTE", "week": "WEEK", "quarter": "QUARTER",
