@@ -31,11 +31,12 @@ from headrace.session.system.state_relations import SCHEMA as INTERNAL
 from headrace.session.system.state_relations import StateRelation, internal_relation
 from headrace.session.system.system_lookup import system_relation
 from headrace.session.system.system_relations import SystemRelation
+from headrace.sql.binder.bound_tree import Query as Tree
 from headrace.sql.binder.moments import Times
 from headrace.sql.binder.origins import column_origins
 from headrace.sql.binder.parse_tree import NotBound
 from headrace.sql.binder.spark_text import quoted
-from headrace.sql.binder.way import bound_query, parameter_types
+from headrace.sql.binder.way import bound_change, bound_query, parameter_types
 from headrace.sql.binder.world import Routine
 from headrace.sql.parser import parse_query
 from headrace.sql.query import Query
@@ -296,6 +297,13 @@ class BoundQuery:
     def _emulates(self) -> bool:
         """Whether it reads PostgreSQL's own catalog, whose columns have not all the types here that they have there."""
         return any(isinstance(t, SystemRelation) and t.schema in _EMULATED for t in self.targets.values())
+
+    def changed(self) -> Tree:
+        """The typed tree of the query of an INSERT, UPDATE or DELETE. Raises `NotBound`."""
+        query = self.query
+        assert query.change is not None
+        world = query.world(self._routines(), self.zone)
+        return bound_change(query.change.text, self.schema(), world, query.change)
 
     def parameter_types(self, given: Sequence[str | None]) -> list[str | None]:
         """The Spark types of the query's parameters, as far as they are given or the binder finds them."""

@@ -16,6 +16,7 @@ control.py        SHOW, SET, transactions, and other short ones
 ddl.py            CREATE, DROP, ALTER
 with_options.py   options in brackets, and what they name
 dml.py            INSERT, UPDATE, DELETE
+conflicts.py      ON CONFLICT of an INSERT
 repeated_rows.py  INSERT of many rows that differ in their parameters alone
 copying.py        COPY and its options
 copying_files.py  COPY's own options for files

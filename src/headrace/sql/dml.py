@@ -212,7 +212,7 @@ class Returning:
     def __init__(
         self, items: Sequence[exp.Expr], table: TableName, alias: str | None, text: str, statement: str, offset: int
     ):  # fmt: skip
-        select = exp.Select(expressions=[item.copy() for item in items], from_=exp.From(this=_target(table, alias)))
+        select = exp.Select(expressions=[item.copy() for item in items], from_=exp.From(this=target_of(table, alias)))
         self._query = Query(select, statement, offset, change=QueryWanted("returning", statement))
         self.text = text
 
@@ -232,7 +232,8 @@ class Returning:
         return self._query.to_spark(rename, schema, zone=zone)
 
 
-def _target(table: TableName, alias: str | None) -> exp.Table:
+def target_of(table: TableName, alias: str | None) -> exp.Table:
+    """The table that a statement writes to, as a relation of a query."""
     quoted = exp.to_identifier(table.name, quoted=True)
     found = exp.Table(this=quoted, db=exp.to_identifier(table.schema, quoted=True) if table.schema else None)
     found.set("alias", exp.TableAlias(this=exp.to_identifier(alias or table.name, quoted=True)))
@@ -247,7 +248,7 @@ def _changed_rows(
         exp.Column(this=exp.to_identifier(name, quoted=True), table=exp.to_identifier(relation, quoted=True))
         for name in columns
     ]
-    select = exp.Select(expressions=[*items, *extra], from_=exp.From(this=_target(statement.table, statement.alias)))
+    select = exp.Select(expressions=[*items, *extra], from_=exp.From(this=target_of(statement.table, statement.alias)))
     if statement.sources:
         others = parse_statement_tokens(*_tokens(f"SELECT 1 FROM {statement.sources}"))
         first = others.args["from_"].this
@@ -292,8 +293,8 @@ def delete_query(statement: Delete, columns: Sequence[str]) -> Query:
     return _changed_rows(statement, columns, [], QueryWanted("delete", statement.parsed, tuple(columns)))
 
 
-def assignments_of(tree: exp.Update, text: str) -> tuple[Assignment, ...]:
-    """The assignments of a parsed `UPDATE`; `(a, b) = (1, 2)` counts as two."""
+def assignments_of(tree: exp.Expr, text: str) -> tuple[Assignment, ...]:
+    """The assignments of a parsed `UPDATE` or `DO UPDATE`; `(a, b) = (1, 2)` counts as two."""
     found: list[Assignment] = []
     for item in tree.expressions:
         if not isinstance(item, exp.EQ):

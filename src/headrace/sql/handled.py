@@ -38,7 +38,7 @@ _RELATIONS: Final = {
     "Distinct": "expressions on",
     "Lock": "update expressions key",
     "Insert": "this expression conflict returning with_",
-    "OnConflict": "action conflict_keys",
+    "OnConflict": "action conflict_keys constraint expressions where",
     "Schema": "this expressions",
     "Update": "this expressions from_ where returning with_",
     "Delete": "this using where returning with_",

@@ -33,8 +33,7 @@ _WORDS: Final[Mapping[tuple[str, str], str]] = {
     ("LimitOptions", "with_ties"): "FETCH FIRST ... WITH TIES",
     ("Localtimestamp", "this"): "a precision of LOCALTIMESTAMP",
     ("Lock", "wait"): "NOWAIT or SKIP LOCKED",
-    ("OnConflict", "constraint"): "ON CONFLICT ON CONSTRAINT",
-    ("OnConflict", "expressions"): "INSERT ... ON CONFLICT DO UPDATE",
+    ("OnConflict", "index_predicate"): "WHERE behind the columns of ON CONFLICT",
     ("RegexpReplace", "position"): "regexp_replace from a position",
     ("Select", "into"): "SELECT INTO",
     ("Select", "laterals"): "LATERAL VIEW",
@@ -63,8 +62,6 @@ _CLASS_WORDS: Final = {
     "UnicodeString": "a string with Unicode escapes",
 }
 _HINTS: Final = {
-    "INSERT ... ON CONFLICT DO UPDATE": "Declare the table with ON CONFLICT OVERWRITE or ON CONFLICT DO UPDATE IF NOT "
-    "NULL.",
     "SELECT INTO": "Use CREATE TABLE ... AS.",
     "TRY CAST": "A cast that fails stops the query; test the text with a regular expression first.",
 }
@@ -292,12 +289,6 @@ def _sets(node: exp.Expr) -> None:
         _refuse("several set-returning functions in one SELECT list", found[1], "Call them in FROM.")
 
 
-def _conflict(node: exp.Expr) -> None:
-    action = node.args.get("action")
-    if action is None or action.name.upper() != "DO NOTHING":
-        _refuse("INSERT ... ON CONFLICT DO UPDATE", node)
-
-
 _RESERVED: Final = re.compile(
     r"__(?:[lrs]|item|rank|k\d+|window|windowed|time|first|timed|begun|sessions|ranked|values|view|new_.*|format_type)",
     re.IGNORECASE,
@@ -350,7 +341,6 @@ _SPECIAL: Final[Mapping[type[exp.Expr], Callable[[exp.Expr], None]]] = {
     exp.JSONExtract: _json,
     exp.JSONExtractScalar: _json,
     exp.Join: _join,
-    exp.OnConflict: _conflict,
     exp.Select: _sets,
     exp.Table: _table,
     exp.TableAlias: _alias,

@@ -28,6 +28,7 @@ from headrace.sql import (
 )
 from headrace.sql import statements as st
 from headrace.sql.binder.row_changes import QueryWanted
+from headrace.sql.conflicts import conflict_of
 from headrace.sql.datatypes import catalog_type, spark_type
 from headrace.sql.dialect import (
     Headrace,
@@ -215,7 +216,7 @@ def _insert(tree: exp.Insert, text: str, offset: int) -> st.Statement:
         None if source is None or plain else Query(source, text, offset, change=QueryWanted("insert", text)),
         InsertedRows(source, text, offset) if plain and isinstance(source, exp.Values) else None,
         returning_of(tree, table, alias, text, offset),
-        "ignore" if conflict is not None else None,
+        conflict_of(conflict, table, alias, text, offset),
     )
 
 

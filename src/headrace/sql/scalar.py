@@ -1,8 +1,8 @@
 """Scalar expressions that Python computes exactly as Spark does, over one row at a time.
 
 Only what is understood in full: columns, parameters and literals of plain types; arithmetic of whole numbers; strings
-that are joined; comparisons; AND, OR, NOT, IS NULL; the time of the transaction. Everything else raises `NotScalar`, and
-an engine computes it.
+that are joined; comparisons; AND, OR, NOT, IS NULL; the time of the transaction. Everything else raises `NotScalar`,
+and an engine computes it.
 """
 
 from __future__ import annotations
@@ -245,6 +245,27 @@ class RowScope:
             return Scalar(kind, found.run, None, None, True)
         value = None if found.text is None else parse_text(found.text, kind, self._zone)
         return Scalar(kind, lambda *_: value, None, None, True)
+
+
+class PairScope(RowScope):
+    """The columns of two rows of one table, one behind the other: each is named with what its row is called."""
+
+    def __init__(
+        self, columns: Sequence[tuple[str, str]], types: list[str | None], zone: Zone, relations: tuple[str, str]
+    ) -> None:
+        """`columns` are names and types, `relations` what the first row is called, and the second."""
+        self._each = {
+            relation: {name: (i + start, kind) for i, (name, kind) in enumerate(columns)}
+            for relation, start in zip(relations, (0, len(columns)))
+        }
+        super().__init__({}, types, zone)
+
+    def _column(self, node: exp.Column) -> Scalar:
+        columns = self._each.get(node.table, {}) if len(self._each) == 2 else {}
+        if node.args.get("db") or node.name not in columns or not isinstance(node.this, exp.Identifier):
+            raise NotScalar
+        at, kind = columns[node.name]
+        return Scalar(kind, lambda row, _: row[at])
 
 
 def _moment(parameters: Values) -> datetime:

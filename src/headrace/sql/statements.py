@@ -12,6 +12,7 @@ from headrace.common.lazy_dataclass import dataclass
 if TYPE_CHECKING:
     from headrace.common.zones import Zone
     from headrace.connectors.webhook.validation import Validation
+    from headrace.sql.conflicts import Conflict
     from headrace.sql.copying import CopyFormat
     from headrace.sql.dml import Assignment, InsertedRows, Returning
     from headrace.sql.query import Expression, Query
@@ -453,7 +454,7 @@ class AddPrimaryKey(Statement, writes=True, tag="ALTER TABLE"):
 class Insert(Statement, writes=True, preparable=True, tag="INSERT 0", counts=True):
     """`INSERT`; exactly one of `query` and `rows` is set, or neither for `DEFAULT VALUES`.
 
-    Without a column list `columns` is empty. `on_conflict` is `ignore` for `ON CONFLICT DO NOTHING`.
+    Without a column list `columns` is empty.
     """
 
     verb: ClassVar[str] = "insert into"
@@ -463,7 +464,7 @@ class Insert(Statement, writes=True, preparable=True, tag="INSERT 0", counts=Tru
     query: Query | None = None
     rows: InsertedRows | None = None
     returning: Returning | None = None
-    on_conflict: str | None = None
+    conflict: Conflict | None = None
 
     def literal_rows(self, column_types: Sequence[str], zone: Zone) -> list[list[object]] | None:
         """The rows as Python values that fit Arrow arrays of the Spark types given, or None if one is no literal.

@@ -24,6 +24,7 @@ from headrace.state.kernels import (
 )
 from headrace.state.kernels.equality import Bools, Ints
 from headrace.state.kernels.hashing import hash_columns
+from headrace.state.kernels.order import Groups
 from headrace.state.schema import TableSchema
 
 Fetch = Callable[[Ints], pa.RecordBatch]
@@ -103,6 +104,37 @@ def _weights_there(schema: TableSchema, rows: pa.RecordBatch, fetch: Fetch) -> I
     return there
 
 
+@dataclass(frozen=True)
+class Encounters:
+    """Rows that are to be inserted into a table with a primary key, and what they meet there."""
+
+    stored: pa.RecordBatch
+    """The stored rows with their keys, in the layout of the state."""
+    there: Ints
+    """For each row to insert the place of the one with its key among these; -1 where there is none."""
+    keys: Ints
+    """For each row to insert a number, equal for those with equal keys."""
+
+
+def encounters(schema: TableSchema, rows: pa.RecordBatch, fetch: Fetch) -> Encounters:
+    """What rows in a table's columns meet there."""
+    inserts = stored_rows(schema, rows, 1)
+    stored = fetch(np.unique(int64_values(inserts.column(0))))
+    stored = take(stored, np.flatnonzero(_weights(stored) > 0))
+    left, right = _pairs(schema, inserts, stored)
+    there = np.full(inserts.num_rows, -1, dtype=np.int64)
+    there[left] = right
+    return Encounters(stored, there, _key_numbers(schema, inserts))
+
+
+def _key_numbers(schema: TableSchema, rows: pa.RecordBatch) -> Ints:
+    order, groups = _grouped(schema, rows)
+    places = np.arange(rows.num_rows) if groups.order is None else groups.order
+    numbers = np.empty(rows.num_rows, dtype=np.int64)
+    numbers[order[places]] = np.searchsorted(groups.starts, np.arange(rows.num_rows), side="right") - 1
+    return numbers
+
+
 def _keyed(
     schema: TableSchema, inserts: pa.RecordBatch, deletes: pa.RecordBatch, on_conflict: str, fetch: Fetch
 ) -> Delta:
@@ -134,16 +166,20 @@ def one_per_key(schema: TableSchema, rows: pa.RecordBatch, *, last: bool) -> pa.
     """The first or the last row of each primary key; rows are in the layout of the table's state."""
     if rows.num_rows < 2:
         return rows
-    order = stable_order([int64_values(rows.column(0))])
-    positions = [0, *range(schema.data_start, schema.data_start + len(schema.key)), schema.diff_start]
-    keys_only = TableSchema(key=schema.key, value=(), diffs=schema.diffs)
-    ordered = take(rows.select(positions), order)
-    groups = group_rows(ordered, keys_only)
+    order, groups = _grouped(schema, rows)
     at: Ints = groups.firsts
     if last:
         ends = np.append(groups.starts[1:], groups.rows) - 1
         at = ends if groups.order is None else groups.order[ends]
     return take(rows, np.sort(order[at]))
+
+
+def _grouped(schema: TableSchema, rows: pa.RecordBatch) -> tuple[Ints, Groups]:
+    """An order of rows by their `__k`, and the groups of equal keys in it."""
+    order = stable_order([int64_values(rows.column(0))])
+    positions = [0, *range(schema.data_start, schema.data_start + len(schema.key)), schema.diff_start]
+    keys_only = TableSchema(key=schema.key, value=(), diffs=schema.diffs)
+    return order, group_rows(take(rows.select(positions), order), keys_only)
 
 
 def _pairs(schema: TableSchema, rows: pa.RecordBatch, stored: pa.RecordBatch) -> tuple[Ints, Ints]:

@@ -31,7 +31,7 @@ from headrace.state.kernels import concat, consolidate
 from headrace.state.kernels.equality import Ints
 from headrace.state.run import Section, write_run
 from headrace.state.schema import RunRef, TableSchema
-from headrace.state.table_changes import Delta, TableChange, plan_change
+from headrace.state.table_changes import Delta, Encounters, TableChange, encounters, plan_change
 
 Mark: TypeAlias = Mapping[int, int]
 """A savepoint: how many parts each table had."""
@@ -244,6 +244,16 @@ class WriteTransaction:
         elif delta.rows.num_rows:
             own.add(delta.rows)
         return delta
+
+    def encounters(self, table_id: int, rows: pa.RecordBatch) -> Encounters:
+        """What rows that are to be inserted meet in a table with a primary key, as the transaction sees it."""
+        own = self._table(table_id)
+
+        def fetch(keys: Ints) -> pa.RecordBatch:
+            self._note_hashes(table_id, keys)
+            return self._fetch(own, keys, own.batches())
+
+        return encounters(own.schema, rows, fetch)
 
     def defer(self, table_id: int, change: TableChange) -> None:
         """Change a table by what is there at the commit: for a transaction that does not read the table."""

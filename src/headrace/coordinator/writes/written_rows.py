@@ -9,6 +9,7 @@ from typing import NamedTuple, TypeAlias
 
 from headrace.common.lazy_dataclass import dataclass
 from headrace.coordinator.writes.layout import Key, Row
+from headrace.errors import StatementError
 
 
 class FoundRow(NamedTuple):
@@ -126,6 +127,36 @@ def insert_rows(
         return Effect(changed, [], len(changed), deleted, affected)
 
     return run
+
+
+def upsert_rows(
+    rows: Sequence[Row], keys: Sequence[Key], changed: Callable[[Row, Row], Row | None]
+) -> Callable[[Lookup], Effect]:  # fmt: skip
+    """Insert rows of a table with a primary key; a row that is there becomes what `changed` makes of both, or stays."""
+
+    def run(lookup: Lookup) -> Effect:
+        changes: dict[Key, Net] = {}
+        deleted = 0
+        for key, row in zip(keys, rows):
+            if key in changes:
+                raise affected_twice()
+            k, old = lookup(key)
+            new = row if old is None else changed(old, row)
+            if new is not None:
+                changes[key] = Net(k, old, new)
+                deleted += old is not None
+        affected = [net.new for net in changes.values() if net.new is not None]
+        return Effect(changes, [], len(changes), deleted, affected)
+
+    return run
+
+
+def affected_twice() -> StatementError:
+    """The error for a row that one INSERT would insert or change twice."""
+    return StatementError(
+        "ON CONFLICT DO UPDATE command cannot affect row a second time", sqlstate="21000",
+        hint="Ensure that no rows proposed for insertion within the same command have duplicate constrained values.",
+    )  # fmt: skip
 
 
 def append_rows(rows: Sequence[Row]) -> Callable[[Lookup], Effect]:

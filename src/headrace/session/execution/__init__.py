@@ -33,6 +33,7 @@ dml.py            INSERT, UPDATE, DELETE
 write_targets.py  the table that a statement writes to, and the rules of its rows
 assignment.py     casts of values on their way into columns
 upkeep.py         TRUNCATE, VACUUM, ANALYZE
+upserts.py        INSERT ... ON CONFLICT
 row_writes.py     single rows by primary key: no Spark, no scan
 large_writes.py   writes of any size, computed by Spark's tasks
 copying.py        COPY, both ways

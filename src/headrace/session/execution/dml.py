@@ -31,6 +31,7 @@ from headrace.session.execution.kernel_queries import ROWS_AT_MOST, AssignedQuer
 from headrace.session.execution.large_writes import delete_large, insert_large, update_large
 from headrace.session.execution.row_writes import RowChange, key_wanted, plan_rows, run_plan
 from headrace.session.execution.select import compute, describe
+from headrace.session.execution.upserts import conflict_of, upserted
 from headrace.session.execution.write_targets import (
     check_not_null,
     ignores,
@@ -60,9 +61,15 @@ def insert(context: Context, statement: st.Insert) -> Result:
         return run_plan(context, plan)
     record = target_table(context, statement)
     columns = target_columns(record, statement.columns)
-    ignore = ignores(record, statement)
+    ignore, conflict = ignores(record, statement), conflict_of(record, statement)
 
     def run(transaction: Transaction) -> tuple[Result, Written | None]:
+        if conflict is not None and conflict.updates:
+            rows = _insert_rows(context, record, columns, statement)
+            check_not_null(record, rows)
+            rows = upserted(context, transaction, record, conflict, rows)
+            tag = statement.counted(rows.num_rows)
+            return returning(context, statement.returning, statement.table, record, rows, tag), None
         if statement.query is not None and statement.returning is None and declared(record) is None:
             written = insert_query(
                 context, transaction, record, columns, statement.query, bool(statement.columns),
@@ -379,6 +386,8 @@ def _infer_inserted(context: Context, statement: st.Insert, types: list[str | No
         queries.append(statement.rows.query(kinds, texts, [c.name for c in targets], declared_zone(record)))
     elif statement.query is not None:
         queries.append(statement.query.stored_as(kinds))
+    if statement.conflict is not None and statement.conflict.updates:
+        queries.append(statement.conflict.query([c.name for c in record.columns], defaults, declared_zone(record)))
     _infer(context, queries, statement.returning, types)
 
 

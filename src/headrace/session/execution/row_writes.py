@@ -23,11 +23,19 @@ from headrace.common.zones import UTC, Zone
 from headrace.coordinator.decide.watermarks import declared
 from headrace.coordinator.writes.layout import Key, Row, RowLayout
 from headrace.coordinator.writes.requests import RowWrite
-from headrace.coordinator.writes.written_rows import Effect, RowOperation, append_rows, change_row, insert_rows
+from headrace.coordinator.writes.written_rows import (
+    Effect,
+    RowOperation,
+    append_rows,
+    change_row,
+    insert_rows,
+    upsert_rows,
+)
 from headrace.errors import DataError
 from headrace.session.context import Context
 from headrace.session.defined import declared_zone
 from headrace.session.execution.simple import constant_value
+from headrace.session.execution.upserts import conflict_of, keeps_key
 from headrace.session.execution.write_targets import (
     check_row,
     ignores,
@@ -39,13 +47,16 @@ from headrace.session.execution.write_targets import (
 from headrace.session.names import names_of
 from headrace.session.result import Ready, Result, ResultColumn, columns_of_record
 from headrace.sql import statements as st
+from headrace.sql.conflicts import EXCLUDED, Conflict
 from headrace.sql.parser import parse_expression
-from headrace.sql.scalar import NotScalar, RowScope, Run, Values, values_of
+from headrace.sql.scalar import NotScalar, PairScope, RowScope, Run, Values, values_of
 from headrace.sql.statements import TableName
 
 _INTEGERS = {"tinyint": 7, "smallint": 15, "int": 31, "bigint": 63}
 
 
+Upsert: TypeAlias = Callable[[Values], Callable[[Row, Row], Row | None]]
+"""From the values of the parameters to what a row becomes that is there when another one is to be inserted."""
 RowChange: TypeAlias = st.Insert | st.Update | st.Delete
 
 
@@ -70,6 +81,8 @@ class RowPlan:
     """The time zone in which texts are read."""
     inserted: Callable[[Values], list[Row]] | None = None
     """Of an INSERT, its rows, from the same as `make`."""
+    update: Upsert | None = None
+    """What rows become that an INSERT finds there, if it says so."""
 
     def holds(self, context: Context) -> bool:
         """Whether the statement still means this table in this zone, as when it was planned, and may write to it."""
@@ -165,20 +178,24 @@ def plan_rows(context: Context, statement: RowChange, types: Sequence[str | None
             return None
         returned = tuple(found)
     open_types = list(types)
+    ignore, inserted, update = False, None, None
     try:
         if isinstance(statement, st.Insert):
-            ignore = ignores(record, statement)
+            ignore, conflict = ignores(record, statement), conflict_of(record, statement)
             inserted = _inserted(record, statement, RowScope({}, open_types, context.zone))
-            make = _insert(record, layout, inserted, ignore)
+            if conflict is not None and conflict.updates:
+                update = _upsert(record, conflict, open_types, context.zone)
+            make = _insert(record, layout, inserted, ignore, update)
         elif record.content_as(TableContent).append_only:
             return None
         else:
-            ignore, inserted, make = False, None, _change(record, layout, statement, open_types, context.zone)
+            make = _change(record, layout, statement, open_types, context.zone)
     except (NotScalar, DataError):
         return None  # an error is the engine's to tell, in its words
-    letters = letters_of(statement)
-    tag, types_found = statement.tag, tuple(open_types)
-    return RowPlan(statement.table, record, tag, letters, make, types_found, ignore, returned, context.zone, inserted)
+    return RowPlan(
+        statement.table, record, statement.tag, letters_of(statement), make, tuple(open_types), ignore, returned,
+        context.zone, inserted, update,
+    )  # fmt: skip
 
 
 def plan_all_rows(context: Context, plans: Sequence[RowPlan]) -> RowPlan:
@@ -196,7 +213,8 @@ def plan_all_rows(context: Context, plans: Sequence[RowPlan]) -> RowPlan:
         return made
 
     types = tuple(chain.from_iterable(plan.types for plan in plans))
-    return replace(first, make=_insert(record, layout, inserted, first.ignore), types=types, inserted=inserted)
+    make = _insert(record, layout, inserted, first.ignore, first.update)
+    return replace(first, make=make, types=types, inserted=inserted)
 
 
 def _inserted(record: ObjectRecord, statement: st.Insert, scope: RowScope) -> Callable[[Values], list[Row]]:
@@ -216,16 +234,43 @@ def _inserted(record: ObjectRecord, statement: st.Insert, scope: RowScope) -> Ca
 
 
 def _insert(
-    record: ObjectRecord, layout: RowLayout, inserted: Callable[[Values], list[Row]], ignore: bool
+    record: ObjectRecord, layout: RowLayout, inserted: Callable[[Values], list[Row]], ignore: bool,
+    update: Upsert | None,
 ) -> Callable[[Values], RowOperation]:  # fmt: skip
     def make(parameters: Values) -> RowOperation:
         made = inserted(parameters)
         if not layout.key_at:
             return RowOperation(record.id, (), append_rows(made))
         keys = [layout.key_of(row) for row in made]
+        if update is not None:
+            return RowOperation(record.id, tuple(keys), upsert_rows(made, keys, update(parameters)))
         return RowOperation(record.id, tuple(keys), insert_rows(made, keys, ignore=ignore))
 
     return make
+
+
+def _upsert(record: ObjectRecord, conflict: Conflict, types: list[str | None], zone: Zone) -> Upsert:
+    """What DO UPDATE makes of a row that is there and one that was to be inserted."""
+    columns = [(c.name, c.type) for c in record.columns]
+    scope = PairScope(columns, types, zone, (conflict.relation, EXCLUDED))
+    assigned = _assigned(record, conflict, scope, {name: (i, kind) for i, (name, kind) in enumerate(columns)})
+    matches = None if conflict.where is None else scope.compile_condition(conflict.where.tree)
+
+    def update(parameters: Values) -> Callable[[Row, Row], Row | None]:
+        def changed(old: Row, excluded: Row) -> Row | None:
+            both = (*old, *excluded)
+            if matches is not None and matches(both, parameters) is not True:
+                return None
+            new = list(old)
+            for i, run in assigned:
+                new[i] = run(both, parameters)
+            if None in new:
+                check_row(record, new)
+            return tuple(new)
+
+        return changed
+
+    return update
 
 
 def _cells(
@@ -358,15 +403,17 @@ def _possible_key(record: ObjectRecord) -> Callable[[Key], bool]:
 
 
 def _assigned(
-    record: ObjectRecord, statement: st.Update, scope: RowScope, at: dict[str, tuple[int, str]]
+    record: ObjectRecord, statement: st.Update | Conflict, scope: RowScope, at: dict[str, tuple[int, str]]
 ) -> list[tuple[int, Run]]:  # fmt: skip
     found: dict[int, Run] = {}
     for assignment in statement.assignments:
+        value = assignment.value
+        if isinstance(statement, Conflict) and keeps_key(record, statement, assignment.column, value):
+            continue
         if assignment.column not in at or assignment.column in record.primary_key:
             raise NotScalar
         i, kind = at[assignment.column]
         if i in found:
             raise NotScalar
-        value = assignment.value
         found[i] = _default(record, assignment.column, kind) if value is None else scope.compile_as(value.tree, kind)
     return list(found.items())

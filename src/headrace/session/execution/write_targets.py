@@ -28,6 +28,8 @@ Writing = st.Insert | st.Update | st.Delete | st.CopyFrom | st.CopyFromFiles
 def letters_of(statement: Writing) -> str:
     """A letter for each privilege that a statement takes on the table that it writes to."""
     letters = statement.privileges
+    if isinstance(statement, st.Insert) and statement.conflict is not None and statement.conflict.updates:
+        letters += "wr"
     return letters + "r" if statement.returning is not None and "r" not in letters else letters
 
 
@@ -60,7 +62,9 @@ def target_columns(record: ObjectRecord, names: Sequence[str]) -> list[Column]:
 
 def ignores(record: ObjectRecord, statement: st.Insert) -> bool:
     """Whether an INSERT leaves a row out whose primary key is there."""
-    return (statement.on_conflict or record.content_as(TableContent).on_conflict) == "ignore"
+    if statement.conflict is not None:
+        return not statement.conflict.updates
+    return record.content_as(TableContent).on_conflict == "ignore"
 
 
 def is_required(record: ObjectRecord, column: Column) -> bool:

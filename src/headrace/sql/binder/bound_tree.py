@@ -304,6 +304,12 @@ def mapped(query: Query, change: Callable[[Expr], Expr | None]) -> Query:
     return found
 
 
+def renamed(expr: Expr, name: str) -> Expr:
+    """An expression with another column of its relation in the place of the only one that it names."""
+    found: Expr = _mapped(expr, lambda e: replace(e, name=name) if isinstance(e, BoundColumn) else None)
+    return found
+
+
 def _mapped(part: Any, change: Callable[[Expr], Expr | None]) -> Any:
     if isinstance(part, Expr) and (new := change(part)) is not None:
         return new

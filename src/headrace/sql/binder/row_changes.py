@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Literal
 
 from postgast import pg_query_pb2 as pb
@@ -13,14 +14,17 @@ from headrace.sql.binder import types as t
 from headrace.sql.binder import zone_times
 from headrace.sql.binder.bind import Binder, BindingContext, reporting
 from headrace.sql.binder.bound_tree import (
+    BoundColumn,
     Constant,
     Expr,
     JoinedRelation,
     Output,
     Query,
     Relation,
+    Scan,
     SelectQuery,
     SetOperation,
+    renamed,
 )
 from headrace.sql.binder.coerce import plain
 from headrace.sql.binder.expression_binder import Expressions
@@ -33,6 +37,7 @@ from headrace.sql.postgres import ParsedStatement, parse_statement
 declare("UpdateStmt", "relation target_list where_clause from_clause returning_clause")
 declare("DeleteStmt", "relation using_clause where_clause returning_clause")
 declare("InsertStmt", "relation cols select_stmt on_conflict_clause returning_clause override with_clause")
+declare("OnConflictClause", "action infer target_list where_clause")
 declare("MultiAssignRef", "source colno ncolumns")
 declare("SetToDefault", "")
 declare("ReturningClause", "exprs")
@@ -43,12 +48,12 @@ class QueryWanted:
     """Which query of a statement is wanted.
 
     The rows to update or to delete, with these columns; what is inserted: a query's rows, or those of VALUES as these
-    columns store them; or what RETURNING shows of changed rows.
+    columns store them; what RETURNING shows of changed rows; or what rows become that an INSERT finds there.
 
     `text` is the statement's, with values in the place of parameters.
     """
 
-    kind: Literal["update", "delete", "insert", "values", "returning"]
+    kind: Literal["update", "delete", "insert", "values", "returning", "conflict"]
     text: str
     columns: tuple[str, ...] = ()
     types: tuple[str, ...] = ()
@@ -72,6 +77,8 @@ def changed(binder: Binder, parsed: ParsedStatement, change: QueryWanted) -> Que
         return _inserted(binder, parsed, change)
     if change.kind == "values":
         return _Rows(binder, change).query(_statement(parsed, "InsertStmt"))
+    if change.kind == "conflict":
+        return _Conflicting(binder, change).query(_statement(parsed, "InsertStmt"))
     if change.kind == "returning":
         return _returned(binder, _statement(parsed, "InsertStmt", "UpdateStmt", "DeleteStmt"))
     message = _statement(parsed, "UpdateStmt" if change.kind == "update" else "DeleteStmt")
@@ -222,6 +229,37 @@ class _Changed:
             return default_of(self._binder, text, kind, item.name, self._change.zone)
         at = Expressions(self._binder, self._scope, "UPDATE")
         return stored(at, at.bind(node), kind, item.name, node)
+
+
+class _Conflicting(_Changed):
+    """What the rows become that an INSERT finds there: for those that WHERE lets through, their number, then the values
+    that are assigned.
+
+    They come as pairs of the row that is there, in columns `o0`, `o1`, ..., and the one that was to be inserted, `e0`,
+    ..., with a number `n`, under the name of the table.
+    """
+
+    def query(self, message: pb.InsertStmt) -> Query:
+        clause = message.on_conflict_clause
+        source, (item,) = Relations(self._binder, self._scope).table(check(message.relation))
+        assert isinstance(source, Scan)
+        if item.name == "excluded":
+            raise Wrong('table name "excluded" specified more than once', "42712", message.relation.location)
+        target = replace(item, columns=_numbered(item, "o"))
+        excluded = Item("excluded", None, _numbered(item, "e"))
+        self._scope.items.extend((target, excluded))
+        number = BoundColumn(t.INT8, source.id, "n", "n")
+        outputs = [Output("n", number), *self._assigned(clause.target_list, target)]
+        where = None
+        if clause.HasField("where_clause"):
+            where = Expressions(self._binder, self._scope, "WHERE").condition(clause.where_clause, "WHERE")
+        names, types = tuple(o.name for o in outputs), tuple(o.value.type for o in outputs)
+        return SelectQuery(names, types, (), None, None, tuple(outputs), source, where, (), "", None, False)
+
+
+def _numbered(item: Item, letter: str) -> tuple[tuple[str, Expr], ...]:
+    """The columns of a relation, called by their numbers."""
+    return tuple((name, renamed(column, f"{letter}{i}")) for i, (name, column) in enumerate(item.columns))
 
 
 def stored(at: Expressions, value: Expr, kind: Type, name: str, node: pb.Node) -> Expr:

@@ -50,6 +50,14 @@ def bound_text(
     return found
 
 
+def bound_change(
+    text: str, relations: Mapping[TableName, Mapping[str, str]], world: World, change: QueryWanted
+) -> Query:  # fmt: skip
+    """The typed tree of the query of an INSERT, UPDATE or DELETE. Raises `NotBound`, and the errors of PostgreSQL."""
+    bind = _kept if len(text) <= _KEPT_CHARACTERS else _bound
+    return bind(text, tuple((name, tuple(columns.items())) for name, columns in relations.items()), world, change)
+
+
 def not_supported(unknown: NotBound, text: str) -> NotSupported:
     """The error for what the binder does not know in a text."""
     at = unknown.location
