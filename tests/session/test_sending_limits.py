@@ -7,11 +7,13 @@ import time
 from collections.abc import Iterator
 
 import psycopg
+import pyarrow as pa
 import pytest
 
 from headrace.errors import QueryCanceled
 from headrace.server import ServerThread, run_server_in_thread
 from headrace.server.backend import BackendDecoder, BackendKeyData, CopyData, DataRow, ReadyForQuery, Report
+from headrace.server.copy_out import CopyOut
 from headrace.server.frontend import Bind, CancelRequest, Execute, Parse, Query, Startup, Sync
 from headrace.session.database import Database
 from headrace.session.session import Session
@@ -128,6 +130,72 @@ def test_rows_of_a_cursor_have_no_more_time_and_its_transaction_fails(client: Cl
     assert 0 < rows < ROWS
     client.line.sendall(Query("SELECT 1").encode())
     assert failed(client.answer())[0] == "25P02"
+
+
+def rows_of(client: Client, sql: str) -> list[bytes | None]:
+    client.line.sendall(Query(sql).encode())
+    return [m.values[0] for m in client.answer() if isinstance(m, DataRow)]
+
+
+@pytest.mark.parametrize("direction", ["ALL", f"FORWARD {ROWS}", "BACKWARD ALL"])
+def test_a_cursor_that_is_held_goes_back_to_where_it_was(
+    client: Client, sessions: list[Session], direction: str
+) -> None:
+    scroll = "SCROLL" if direction.startswith("BACKWARD") else "NO SCROLL"
+    client.ask("BEGIN", f"DECLARE c {scroll} CURSOR WITH HOLD FOR SELECT * FROM large ORDER BY id", "COMMIT")
+    assert rows_of(client, "FETCH 3 FROM c") == [b"1", b"2", b"3"]
+    if scroll == "SCROLL":
+        client.ask("MOVE LAST FROM c")
+    client.ask(LIMIT)
+    client.line.sendall(Query(f"FETCH {direction} FROM c").encode())
+    until_stopped(sessions[0])
+    code, status, rows = failed(client.answer())
+    assert (code, status) == ("57014", "I")
+    assert 0 < rows < ROWS - 3
+    client.ask("SET statement_timeout = 0")
+    expected = [b"4", b"5"] if scroll == "NO SCROLL" else []
+    assert rows_of(client, "FETCH 2 FROM c") == expected
+    client.ask("CLOSE c")
+
+
+def test_a_cursor_of_a_transaction_is_not_run_again(client: Client, sessions: list[Session]) -> None:
+    client.ask(LIMIT, "BEGIN", "DECLARE c CURSOR FOR SELECT * FROM large", "SAVEPOINT s")
+    client.line.sendall(Query("FETCH ALL FROM c").encode())
+    until_stopped(sessions[0])
+    assert failed(client.answer())[:2] == ("57014", "E")
+    client.ask("ROLLBACK TO s")
+    client.line.sendall(Query("FETCH 1 FROM c").encode())
+    assert failed(client.answer()) == ("55000", "E", 0)
+
+
+def test_a_portal_that_has_failed_is_not_run_again(client: Client, sessions: list[Session]) -> None:
+    client.ask(LIMIT, "BEGIN")
+    messages = Parse("", "SELECT * FROM large"), Bind("p", ""), Bind("q", ""), Execute("q", 1), Sync()
+    client.line.sendall(b"".join(m.encode() for m in messages))
+    client.answer()
+    client.ask("SAVEPOINT s")
+    client.line.sendall(Execute("p", 0).encode() + Sync().encode())
+    until_stopped(sessions[0])
+    assert failed(client.answer())[:2] == ("57014", "E")
+    client.line.sendall(Execute("q", 1).encode() + Sync().encode())
+    assert failed(client.answer()) == ("25P02", "E", 0)
+    client.ask("ROLLBACK TO s")
+    client.line.sendall(Execute("p", 0).encode() + Sync().encode())
+    assert failed(client.answer()) == ("55000", "E", 0)
+
+
+def test_the_first_rows_of_a_binary_copy_are_limited_too(
+    client: Client, sessions: list[Session], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limited, begin = [], CopyOut.begin
+
+    def begun(self: CopyOut, batches: Iterator[pa.RecordBatch]) -> tuple[list[bytes], Iterator[pa.RecordBatch]]:
+        limited.append(sessions[0].sends_until_s is not None)
+        return begin(self, batches)
+
+    monkeypatch.setattr(CopyOut, "begin", begun)
+    client.ask("SET statement_timeout = '1h'", "COPY (SELECT id FROM large) TO STDOUT (FORMAT binary)")
+    assert limited == [True]
 
 
 def test_a_cancel_does_not_wait_for_the_client(

@@ -37,6 +37,7 @@ from headrace.server.short_way import OneStatement, Quickly, StatementKey, WireS
 from headrace.server.wire import MessageReader, ProtocolViolation
 from headrace.session.literal_texts import CHARS_AT_MOST
 from headrace.session.named import ByName
+from headrace.session.open_cursors import not_to_be_run
 from headrace.session.prepared import WantedRow
 from headrace.session.result import (
     CopySink,
@@ -50,6 +51,7 @@ from headrace.session.result import (
     SessionLike,
     shown_zone,
 )
+from headrace.session.transactions import aborted
 from headrace.sql.type_names import spark_type_of_oid
 
 _log = get_logger("headrace.server")
@@ -656,6 +658,18 @@ class Connection:
             self._send(backend.EMPTY_QUERY)
             return
         again = portal.result is not None
+        if again and self._require_session().transaction_status == "E":
+            raise aborted()
+        if portal.failed:
+            raise not_to_be_run(name)
+        try:
+            yield from self._run_portal(name, portal, max_rows, again=again)
+        except BaseException:
+            portal.failed = True
+            portal.close()
+            raise
+
+    def _run_portal(self, name: str, portal: Portal, max_rows: int, *, again: bool) -> Iterator[Data | Pending]:
         pending = portal.begin()
         if pending is not None:
             yield pending
@@ -674,12 +688,8 @@ class Connection:
             self._notices(result.notices)
         told, batches = len(result.notices), _Counted(portal.read(max(max_rows, 0)))
         if result.columns is not None:
-            try:
-                encode = _rows_encoder(result.columns, portal.result_formats, self._zone)
-                yield from self._rows(result, batches, encode)
-            except BaseException:
-                portal.close()
-                raise
+            encode = _rows_encoder(result.columns, portal.result_formats, self._zone)
+            yield from self._rows(result, batches, encode)
         self._notices(result.notices[told:])
         if result.columns is not None and not portal.exhausted:
             self._send(backend.PORTAL_SUSPENDED)
@@ -723,10 +733,11 @@ class Connection:
         self._send(backend.CopyResponse("H", result.copy.form == "binary", len(columns)))
         self._out += b"".join(copy_data(out.head()))
         yield self._take()  # before rows are waited for
-        first, rest = out.begin(batches)
-        if first:
-            yield b"".join(first)
-        yield from self._rows(result, rest, out.messages)
+        with result.sending() as check:
+            first, rest = out.begin(batches)
+            if first:
+                yield b"".join(first)
+            yield from self._sent(_made(result, rest, out.messages), check)
         self._out += b"".join(copy_data(out.end()))
         self._send(backend.COPY_DONE)
         self._notices(result.notices[told:])
@@ -800,7 +811,7 @@ class Connection:
         if not name or not self._portals.has(name):
             return None
         portal = self._portals.get(name)
-        return None if portal.statement.columns is None else PortalCursor(portal)
+        return None if portal.statement.columns is None else PortalCursor(name, portal)
 
     def _drop_portal(self, name: str) -> None:
         portal = self._portals.pop(name)
@@ -809,7 +820,11 @@ class Connection:
 
     def _rows(self, result: Result, batches: Iterable[pa.RecordBatch], encode: Encode) -> Iterator[Data]:
         """Send rows of a result, while that is allowed; errors are the session's."""
-        with result.sending() as check, contextlib.closing(_made(result, batches, encode)) as made:
+        with result.sending() as check:
+            yield from self._sent(_made(result, batches, encode), check)
+
+    def _sent(self, made: Generator[Iterable[Data]], check: Callable[[], None]) -> Iterator[Data]:
+        with contextlib.closing(made):
             for messages in made:
                 yield from self._pieces(messages, check)
             check()  # nobody may have waited for the client to take the last ones

@@ -17,6 +17,7 @@ from headrace.server.backend import NO_DATA, ParameterDescription
 from headrace.server.binary import parameter_text
 from headrace.server.row_messages import Writer, data_row, row_description, row_writers, spread
 from headrace.server.wire import ProtocolViolation
+from headrace.session.open_cursors import not_to_be_run
 from headrace.session.prepared import PreparedRead, WantedRow
 from headrace.session.result import Pending, Prepared, Quick, Result, ResultColumn
 from headrace.sql.type_names import pg_type
@@ -151,6 +152,8 @@ class Portal:
     _rest: pa.RecordBatch | None = field(default=None, repr=False)
     _pieces: Iterator[pa.RecordBatch] = field(default_factory=lambda: iter(()), repr=False)
     exhausted: bool = False
+    failed: bool = False
+    """Whether it has raised an error: then it is not run again."""
     _started: Callable[[], Result] | None = field(default=None, repr=False)
 
     @property
@@ -213,7 +216,8 @@ class PortalCursor:
 
     binary = False
 
-    def __init__(self, portal: Portal) -> None:
+    def __init__(self, name: str, portal: Portal) -> None:
+        self._name = name
         self._portal = portal
         self.columns = portal.statement.columns or []
 
@@ -221,8 +225,14 @@ class PortalCursor:
         """The next rows. Raises `HeadraceError` (55000) for any others."""
         if direction != "forward" or (count is not None and count <= 0):
             raise HeadraceError("cursor can only scan forward", sqlstate="55000")
+        if self._portal.failed:
+            raise not_to_be_run(self._name)
         self._portal.start()
         return self._portal.read(count or 0)
+
+    def stopped(self) -> None:
+        """A FETCH has ended before its client had all rows."""
+        self._portal.failed = True
 
 
 def close_result(result: Result) -> None:

@@ -26,6 +26,7 @@ class OpenCursor:
     def __init__(self, statement: st.DeclareCursor, result: Result, most_bytes: int, depth: int) -> None:
         self.columns: list[ResultColumn] = result.columns or []
         self.binary = statement.binary
+        self._name = statement.name
         self.holds = statement.hold
         self.held = False
         """Whether it outlives transactions by now: all its rows are here."""
@@ -40,11 +41,18 @@ class OpenCursor:
         self._loaded = 0
         self._bytes = 0
         self._at = 0
+        self._from = 0
+        """Where it was before the FETCH that is under way, or the last one."""
+        self._failed = False
 
     # ---- reading
 
     def fetch(self, direction: str, count: int | None) -> Iterator[pa.RecordBatch]:
-        """The rows of FETCH, which moves as they are taken. Raises `HeadraceError` (55000) where it would go back."""
+        """The rows of FETCH, which moves as they are taken. Raises `HeadraceError` (55000) where it would go back, or
+        where a FETCH was stopped before."""
+        if self._failed:
+            raise not_to_be_run(self._name)
+        self._from = self._at
         if direction == "absolute":
             return self._to(count or 0)
         if direction == "relative":
@@ -54,6 +62,13 @@ class OpenCursor:
         if count == 0:
             return self._by(0)
         return self._forward(count) if direction == "forward" else self._backward(count)
+
+    def stopped(self) -> None:
+        """A FETCH has ended before its client had all rows: one that is held has all of them and goes back."""
+        if self.held:
+            self._at = self._from
+        else:
+            self._failed = True
 
     def _forward(self, count: int | None) -> Iterator[pa.RecordBatch]:
         left = count
@@ -134,7 +149,8 @@ class OpenCursor:
 
     def _forget(self) -> None:
         """Let go of rows that it has passed, unless it may go back."""
-        while not self._scrolls and self._kept and self._starts[0] + self._kept[0].num_rows <= self._at:
+        passed = min(self._at, self._from) if self.held else self._at
+        while not self._scrolls and self._kept and self._starts[0] + self._kept[0].num_rows <= passed:
             self._bytes -= self._kept.pop(0).nbytes
             del self._starts[0]
 
@@ -154,6 +170,11 @@ class OpenCursor:
         """Let go of everything."""
         self._close_source()
         self._kept, self._starts = [], []
+
+
+def not_to_be_run(name: str) -> HeadraceError:
+    """The error for a cursor, or a portal, that has failed."""
+    return HeadraceError(f'portal "{name}" cannot be run', sqlstate="55000")
 
 
 class OpenSubscription(Protocol):

@@ -140,6 +140,8 @@ class Result:
     follows: bool = False
     """Whether rows come as something happens: those that there are do not wait for the next ones, which are not read
     before these are sent, and nothing limits the time of that."""
+    stopped: Callable[[], None] = lambda: None
+    """Called where rows cannot be sent any more before the last of them was."""
     sending: Callable[[], AbstractContextManager[Callable[[], None]]] = _unlimited
     """What whoever sends the rows is in while doing so. What it gives raises `QueryCanceled` once no more may be sent;
     it is to be called before each piece."""

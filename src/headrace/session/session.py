@@ -40,6 +40,7 @@ from headrace.session.reading.at_once import PointRead, point_or_result, read_at
 from headrace.session.reading.read_planning import PlannedRead
 from headrace.session.result import IdleLimit, Notice, Pending, Result
 from headrace.session.scripts import run_script
+from headrace.session.transactions import aborted
 from headrace.session.variables import duration_ms
 from headrace.sql import statements as st
 from headrace.sql.parser import parse, parse_one
@@ -436,9 +437,7 @@ class Session:
         context = self.context
         handler, transaction = handler_of(statement), context.transaction
         if transaction is not None and transaction.failed and not handler.in_failed(statement):
-            raise TransactionError(
-                "current transaction is aborted, commands ignored until end of transaction block", sqlstate="25P02"
-            )
+            raise aborted()
         if handler.server is not Server.ANY:
             coordinator = context.coordinator
             coordinator.refuse_writes(statement.words)
@@ -513,6 +512,10 @@ class Session:
             from_s = since.pop() if since else time.monotonic()
             until_s = from_s + limit_ms / 1000 if limit_ms else None
             with self._failing(statement), interrupts.sending(until_s) as check:
-                yield check
+                try:
+                    yield check
+                except BaseException:
+                    result.stopped()
+                    raise
 
         result.sending = sending

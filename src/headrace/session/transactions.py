@@ -13,6 +13,7 @@ from dataclasses import field
 from headrace.common.lazy_dataclass import dataclass
 from headrace.coordinator.writes.holds import Holds
 from headrace.coordinator.writes.transaction import Mark, WriteTransaction
+from headrace.errors import TransactionError
 
 
 @dataclass
@@ -41,3 +42,10 @@ class Transaction:
     def close(self) -> None:
         """Let go of everything; harmless when repeated."""
         self.held.close()
+
+
+def aborted() -> TransactionError:
+    """The error for whatever is run in a transaction that has failed."""
+    return TransactionError(
+        "current transaction is aborted, commands ignored until end of transaction block", sqlstate="25P02"
+    )

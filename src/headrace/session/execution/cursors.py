@@ -62,10 +62,15 @@ def fetch_cursor(context: Context, statement: st.FetchCursor) -> Result:
         )
     cursor = cursor_named(context, statement.name)
     rows = cursor.fetch(statement.direction, statement.count)
-    if statement.moves:
-        return Result(statement.counted(sum(batch.num_rows for batch in rows)))
-    first = next(rows, None)  # so that errors come up now
-    return Result(statement.tag, cursor.columns, _chain(first, rows), binary=cursor.binary)
+    try:
+        if statement.moves:
+            return Result(statement.counted(sum(batch.num_rows for batch in rows)))
+        first = next(rows, None)  # so that errors come up now
+    except BaseException:
+        cursor.stopped()
+        raise
+    found = _chain(first, rows)
+    return Result(statement.tag, cursor.columns, found, binary=cursor.binary, stopped=cursor.stopped)
 
 
 def _chain(first: pa.RecordBatch | None, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
