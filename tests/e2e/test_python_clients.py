@@ -131,6 +131,17 @@ def test_sqlalchemy_maps_objects(engine: sa.Engine) -> None:
     with engine.begin() as connection:
         again = insert(Customer.__table__).values(id=1, name="c").on_conflict_do_nothing()
         assert connection.execute(again.returning(Customer.__table__.c.id)).all() == []
+    with Session(engine) as session:
+        upsert = insert(Customer)
+        upsert = upsert.on_conflict_do_update(
+            index_elements=[Customer.id], set_={"name": upsert.excluded.name}, where=Customer.name != "kept"
+        ).returning(Customer)
+        for name in ("d", "kept", "e"):
+            values = [{"id": 1, "name": name}, {"id": 3, "name": "f"}]
+            found = session.scalars(upsert, values, execution_options={"populate_existing": True}).all()
+            assert sorted((c.id, c.name) for c in found) == [(1, name), (3, "f")][name == "e" :]
+        session.commit()
+        assert sorted(session.execute(sa.select(Customer.id, Customer.name))) == [(1, "kept"), (3, "f")]
 
 
 def test_sqlalchemy_inspects(engine: sa.Engine) -> None:

@@ -107,6 +107,10 @@ class MemorySession:
     def expired(self, error: HeadraceError) -> None:
         self.database.expired.append(error.message)
 
+    def failed(self) -> None:
+        if self.transaction_status == "T":
+            self.transaction_status = "E"
+
     def begin_request(self) -> None:
         self._cancel.clear()
 

@@ -365,7 +365,9 @@ class Connection:
         done, self._done = self._done, None
         if done is not None:
             quickly, result = done
-            self._portals.put("", quickly.portal(result))
+            portal = quickly.portal(result)
+            portal.failed = result is None
+            self._portals.put("", portal)
 
     def _failed_quickly(self, head: bytes, error: Exception) -> bytes:
         quickly, self._quickly = self._quickly, None
@@ -465,6 +467,8 @@ class Connection:
             _log.warning("client turned away", user=self.user, client=self.wire.address, reason=why)
             self._note("login_failed", sqlstate=getattr(error, "sqlstate", None), message=why)
         self._send(error_report(error, "FATAL" if fatal else "ERROR"))
+        if self.session is not None:
+            self.session.failed()
         if fatal:
             self.closed = True
         elif skips:
@@ -658,7 +662,7 @@ class Connection:
             self._send(backend.EMPTY_QUERY)
             return
         again = portal.result is not None
-        if again and self._require_session().transaction_status == "E":
+        if (again or portal.failed) and self._require_session().transaction_status == "E":
             raise aborted()
         if portal.failed:
             raise not_to_be_run(name)

@@ -313,6 +313,10 @@ class SessionLike(Protocol):
         """The client is being sent away because of such a limit."""
         ...
 
+    def failed(self) -> None:
+        """Something has failed that the client has asked for: its transaction fails, too. Must not block."""
+        ...
+
     def begin_request(self) -> None:
         """A cancel that came before is for nothing that is run from now on; must not block, any thread."""
         ...

@@ -198,6 +198,11 @@ class Session:
             return None
         return ReadBeside(context.variables.version, context.last_write, context.zone)
 
+    def failed(self) -> None:
+        """Something has failed that the client has asked for, though no statement: its transaction fails, too."""
+        if self.context.transaction is not None:
+            self.context.transaction.failed = True
+
     def begin_request(self) -> None:
         """A cancel counts until the next call, and stops all that is run up to there. Any thread may call this.
 
@@ -468,8 +473,7 @@ class Session:
     ) -> NoReturn:  # fmt: skip
         """Raise an error as the session tells it, of what was run on a Spark session, if it was."""
         context = self.context
-        if context.transaction is not None:
-            context.transaction.failed = True
+        self.failed()
         if not isinstance(error, Exception):
             raise error
         found = context.keeper.explained(translate(error), spark)

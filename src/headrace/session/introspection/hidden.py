@@ -60,7 +60,16 @@ def _query_of(record: ObjectRecord) -> str:
 
 def _type_names(context: Context) -> Rows:
     short = {oid: name for name, oid in pg_catalog.types_by_name().items()}
-    return [{"oid": oid, "name": name, "short": short[oid]} for oid, name in pg_catalog.type_names().items()]
+    for oid, name in pg_catalog.type_names().items():
+        yield {"oid": oid, "name": name, "short": short[oid]}
+    path = ("pg_catalog", *context.variables.search_path())
+    for record in pg_catalog.relations(context):
+        if pg_catalog.has_row_type(record):
+            row, rows = pg_catalog.row_types(record)
+            text = shown_name(record.name)
+            text = text if record.schema in path else f"{shown_name(record.schema)}.{text}"
+            yield {"oid": row, "name": text, "short": text}
+            yield {"oid": rows, "name": f"{text}[]", "short": f"{text}[]"}
 
 
 def _names(context: Context) -> Rows:
@@ -140,6 +149,10 @@ def object_id(context: Context, kind: str, text: str) -> int:
         return found.id
     known = _oids_by_name(context, kind)
     name = parts[-1] if kind != "regtype" else text.strip().lower().removeprefix("pg_catalog.").strip('"')
+    if kind == "regtype" and name not in known:
+        record = names_of(context).find(TableName(parts[-2] if len(parts) > 1 else None, parts[-1]))
+        if record is not None and pg_catalog.has_row_type(record):
+            return pg_catalog.row_types(record)[0]
     if name not in known:
         what = {"regnamespace": "schema", "regrole": "role", "regtype": "type"}.get(kind, "function")
         raise UndefinedObject(f'{what} "{text}" does not exist')

@@ -54,6 +54,8 @@ _TYPES = (
     (2950, "uuid", 16, "U", 2951), (3802, "jsonb", -1, "U", 3807), (2205, "regclass", 4, "N", 2210),
 )  # fmt: skip
 _RECORD: Final = 2249
+_ROW_TYPES, _ROW_ARRAYS = 3_000_000, 4_000_000
+"""What is added to the oid of a relation for that of the type of its rows, and of their arrays."""
 _OIDS = {name: oid for oid, name, *_ in _TYPES}
 _INPUTS = {"timestamp": "timestamp_", "timestamptz": "timestamptz_", "interval": "interval_", "date": "date_",
            "time": "time_",
@@ -79,6 +81,16 @@ def relations(context: Context) -> list[ObjectRecord]:
     """All relations that are a user's."""
     objects = context.catalog.state.objects.values()
     return [o for o in objects if o.content.relation and not is_part(o) and not is_automatic(o)]
+
+
+def has_row_type(record: ObjectRecord) -> bool:
+    """Whether PostgreSQL has a composite type for the rows of a relation: an index has none."""
+    return not isinstance(record.content, IndexContent)
+
+
+def row_types(record: ObjectRecord) -> tuple[int, int]:
+    """The oids of that type, and of arrays of it."""
+    return record.id + _ROW_TYPES, record.id + _ROW_ARRAYS
 
 
 def defaults_of(record: ObjectRecord) -> Mapping[str, str]:
@@ -190,6 +202,7 @@ def _classes(context: Context) -> Rows:
             "relowner": owner_oid(o), "relacl": acl_items(state, o),
             "oid": o.id, "relname": o.name, "relnamespace": schemas.get(o.schema, 2200),
             "relkind": _RELKINDS[type(o.content)], "relnatts": len(o.columns), "relhasindex": o.id in indexed,
+            "reltype": row_types(o)[0] if has_row_type(o) else 0,
             "relam": _ACCESS_METHODS.get(type(o.content), 2), "relhasrules": isinstance(o.content, ViewContent),
         }  # fmt: skip
     for index in indexes:
@@ -237,6 +250,17 @@ def _types(context: Context) -> Rows:
                "typsend": stem + "send"}  # fmt: skip
         yield {"oid": array, "typname": "_" + name, "typlen": -1, "typcategory": "A", "typarray": 0, "typelem": oid,
                "typtype": "b"}  # fmt: skip
+    schemas = namespaces(context)
+    for o in relations(context):
+        if has_row_type(o):
+            own = {"typnamespace": schemas.get(o.schema, 2200), "typowner": owner_oid(o)}
+            row, rows = row_types(o)
+            yield own | {"oid": row, "typname": o.name, "typlen": -1, "typcategory": "C", "typarray": rows,
+                         "typelem": 0, "typtype": "c", "typrelid": o.id, "typinput": "record_in", "typalign": "d",
+                         "typoutput": "record_out", "typreceive": "record_recv", "typsend": "record_send",
+                         "typstorage": "x"}  # fmt: skip
+            yield own | {"oid": rows, "typname": f"_{o.name}", "typlen": -1, "typcategory": "A", "typarray": 0,
+                         "typelem": row, "typtype": "b", "typalign": "d", "typstorage": "x"}  # fmt: skip
 
 
 def _constraints(context: Context) -> Rows:
