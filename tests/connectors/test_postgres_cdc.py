@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
+import psycopg
 import pyarrow as pa
 import pytest
 
@@ -295,6 +296,42 @@ def test_types_that_are_arrays_domains_or_text(server: Postgres) -> None:
     for i in (1, 2):
         assert {n: followed.kept[i][n] for n in ARRAYS} == {n: found for n, (*_, found) in ARRAYS.items()}
     assert {followed.kept[3][n] for n in ARRAYS} == {None}
+
+
+def test_types_of_extensions(server: Postgres) -> None:
+    """`citext` as a key, whose values are the same in capitals, and `hstore`: text here, as they are written there."""
+    try:
+        server.execute("CREATE EXTENSION IF NOT EXISTS citext; CREATE EXTENSION IF NOT EXISTS hstore")
+    except psycopg.errors.FeatureNotSupported as error:
+        pytest.skip(str(error))
+    followed = Followed(server, "id citext PRIMARY KEY, v hstore, l citext[], h hstore[]")
+    inferred = SlotTable.infer_columns(followed.options)
+    kinds = {"id": "string", "v": "string", "l": "array<string>", "h": "array<string>"}
+    assert {c.name: c.type for c in inferred} == kinds
+    followed.columns = [*inferred, *COLUMNS[2:]]
+    followed.source = followed.open()
+    followed.source.start_offsets()
+    followed.source.claim()
+    values = """'a=>1, "b c"=>NULL, q=>"\\"x\\\\"', '{A,"b,C",NULL}', ARRAY['a=>1,b=>2'::hstore, NULL]"""
+    followed.run(f"INSERT INTO # VALUES ('Ann', {values})")
+    followed.take()
+    followed.run(f"INSERT INTO # VALUES ('Bob', {values}), ('carl', NULL, NULL, NULL)")
+    followed.take()
+
+    def there() -> dict[str, Any]:
+        with server.connect() as c:
+            rows = c.execute(f"SELECT id, v::text, l::text[], h::text[] FROM {followed.table}").fetchall()
+        return {row[0]: row[1:] for row in rows}
+
+    def here() -> dict[str, Any]:
+        kept = {str(key): row for key, row in followed.kept.items() if row["_op"] != "delete"}
+        return {key: (row["v"], row["l"], row["h"]) for key, row in kept.items()}
+
+    assert here() == there() and set(here()) == {"Ann", "Bob", "carl"}
+    followed.run("UPDATE # SET id = 'ANN' WHERE id = 'ann'", "UPDATE # SET v = v || 'n=>2' WHERE id = 'BOB'",
+                 "DELETE FROM # WHERE id = 'CARL'")  # fmt: skip
+    followed.take()
+    assert here() == there() and set(here()) == {"ANN", "Bob"}, "the old spelling is gone"
 
 
 @pytest.mark.parametrize(
