@@ -396,22 +396,20 @@ class Ticker:
             with self._live.lock:
                 for relation, binding in bound:
                     # Should it turn out to be durable, no view has passed it by; should it not, none is whole by it.
-                    relation.changed(epoch, None)
-                    if not is_whole(relation.record.options, binding.offsets):
-                        relation.whole_from = NEVER
+                    _note_bound(relation, binding, epoch, None)
             if not self._happened(bound, epoch):
                 raise
         with self._live.lock:
             for relation, binding in bound:
                 _note_bound(relation, binding, epoch, binding.rows)
+                _note_whole(relation, binding.offsets, epoch)
                 relation.bound = True
         fault_point("barrier.bind.after")
 
     def _settle_whole(self, relation: LiveRelation, newest: RemapRecord) -> None:
         """A binding that made a source whole and had no answer turns out to be durable."""
         with self._live.lock:
-            if relation.whole_from == NEVER and is_whole(relation.record.options, newest.offsets):
-                relation.whole_from = newest.epoch
+            _note_whole(relation, newest.offsets, newest.epoch)
 
     def _watermark_us(self, poll: _Poll, binding: Binding, before: int | None) -> int | None:
         """By what the source says of its offsets, if it can; else by what jobs have read of it."""
@@ -441,5 +439,9 @@ def _note_bound(relation: LiveRelation, binding: Binding, epoch: int, rows: int 
     relation.changed(epoch, rows)
     if not is_whole(relation.record.options, binding.offsets):
         relation.whole_from = NEVER
-    elif relation.whole_from == NEVER:
+
+
+def _note_whole(relation: LiveRelation, offsets: Offsets, epoch: int) -> None:
+    """A durable binding may make a source whole that was not."""
+    if relation.whole_from == NEVER and is_whole(relation.record.options, offsets):
         relation.whole_from = epoch
