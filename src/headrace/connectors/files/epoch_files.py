@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, Final, Protocol
 
 from headrace.common.lazy_dataclass import dataclass
 from headrace.connectors.files.clients import URL, Bucket, scheme_of
+from headrace.connectors.files.out import write_errors
 from headrace.connectors.files.store_access import local_path
-from headrace.errors import DiskFull, InvalidParameter, SinkError
-from headrace.state.objects import is_full, sync_directory
+from headrace.errors import InvalidParameter, SinkError
+from headrace.state.objects import sync_directory
 
 MOST_BYTES: Final = 4 << 30
 """Bytes of one object that is stored by one request, at most: S3 takes 5 GiB, Azure some more."""
@@ -68,7 +69,7 @@ class DirectoryFiles:
     def give(self, name: str, attempt: str, fill: Fill) -> int:
         """See `EpochFiles`."""
         target, made = self.directory / name, self.directory / f".{name}.{attempt}"
-        with _told(str(target)):
+        with write_errors(str(target)):
             try:
                 if target.exists():
                     sync_directory(self.directory)  # whoever gave it its name may not have come to that
@@ -101,7 +102,7 @@ class StoreFiles:
         """See `EpochFiles`."""
         if self.bucket.has(name):
             return 0
-        with _told(f"{self.url}/{name}"), tempfile.TemporaryFile() as file:
+        with write_errors(f"{self.url}/{name}"), tempfile.TemporaryFile() as file:
             rows = fill(file)
             size = file.tell()
             if size > MOST_BYTES:
@@ -112,12 +113,3 @@ class StoreFiles:
             file.seek(0)
             self.bucket.give(name, file)
         return rows
-
-
-@contextmanager
-def _told(path: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        kind = DiskFull if is_full(error) else SinkError
-        raise kind(f"the file {path} cannot be written: {error.strerror or error}") from error

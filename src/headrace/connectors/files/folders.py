@@ -10,7 +10,7 @@ import json
 import os
 import shutil
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import asdict, field
 from pathlib import Path
 from typing import BinaryIO, Final, Protocol
@@ -18,10 +18,10 @@ from typing import BinaryIO, Final, Protocol
 from headrace.common.lazy_dataclass import dataclass
 from headrace.connectors.declared import DeclaredOptions, Option
 from headrace.connectors.files.clients import STORE, URL, Bucket, scheme_of
-from headrace.connectors.files.out import COMPRESSIONS, FORMATS
+from headrace.connectors.files.out import COMPRESSIONS, FORMATS, write_errors
 from headrace.connectors.files.store_access import local_path
-from headrace.errors import DiskFull, DuplicateObject, HeadraceError, InvalidParameter, SinkError
-from headrace.state.objects import is_full, sync_directory
+from headrace.errors import DuplicateObject, HeadraceError, InvalidParameter, SinkError
+from headrace.state.objects import sync_directory
 
 MANIFEST: Final = "_manifest.json"
 OPTIONS: Final = DeclaredOptions(
@@ -110,21 +110,21 @@ class LocalFolder:
     def claim(self) -> None:
         """See `Folder`."""
         target = Path(self.path)
-        with _told(self.path):
+        with write_errors(self.path):
             if target.exists() and (not target.is_dir() or any(target.iterdir())):
                 raise _taken(self.path)
             self._made.mkdir(parents=True)
 
     def put(self, name: str, file: BinaryIO) -> None:
         """See `Folder`. The folder is not made here: a task that is late must not bring it back."""
-        with _told(self.path), open(self._made / name, "xb") as out:
+        with write_errors(self.path), open(self._made / name, "xb") as out:
             shutil.copyfileobj(file, out, 1 << 20)
             out.flush()
             os.fsync(out.fileno())
 
     def commit(self, files: Sequence[WrittenFile]) -> None:
         """See `Folder`."""
-        with _told(self.path):
+        with write_errors(self.path):
             wanted = {f.name: f.bytes for f in files}
             found = {p.name: p.stat().st_size for p in self._made.iterdir()}
             for name in found.keys() - wanted.keys():
@@ -210,12 +210,3 @@ def _reading(data: bytes) -> BinaryIO:
 def _taken(place: str) -> DuplicateObject:
     hint = "COPY writes to a folder of its own: name one that is not there"
     return DuplicateObject(f"{place} is not empty", hint=hint)
-
-
-@contextmanager
-def _told(path: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        kind = DiskFull if is_full(error) else SinkError
-        raise kind(f"files cannot be written to {path}: {error.strerror or error}") from error

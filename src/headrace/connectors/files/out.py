@@ -1,8 +1,9 @@
-"""Rows into a file of Parquet, JSON lines or CSV."""
+"""Rows into a file of Parquet, JSON lines or CSV, and what is said where it cannot be written."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import IO, Final, Protocol
 
 import pyarrow as pa
@@ -11,10 +12,21 @@ import pyarrow.parquet
 
 from headrace.common.columns import Column, arrow_schema, arrow_type
 from headrace.connectors import json_out
-from headrace.errors import NotSupported
+from headrace.errors import DiskFull, NotSupported, SinkError
+from headrace.state.objects import is_full
 
 FORMATS: Final = ("parquet", "json", "csv")
 COMPRESSIONS: Final = ("zstd", "snappy", "gzip", "none")
+
+
+@contextmanager
+def write_errors(place: str) -> Iterator[None]:
+    """Turn an `OSError` inside into `DiskFull`, or `SinkError`, that names the place."""
+    try:
+        yield
+    except OSError as error:
+        kind = DiskFull if is_full(error) else SinkError
+        raise kind(f"{place} cannot be written: {error.strerror or error}") from error
 
 
 class FileWriter(Protocol):
