@@ -36,7 +36,10 @@ settings.load_profile("repeatable")
 def spark() -> Iterator[SparkSession]:
     from headrace.dataflow.spark import local_session
 
-    session = local_session(further=BRIEF_JAVA)
+    # It lives as long as all tests: a collector of garbage that works beside it would take an eighth of its time. The
+    # servers of tests do without this, since they start later with it.
+    options = {name: f"{value} -XX:+UseSerialGC" for name, value in BRIEF_JAVA.items()}
+    session = local_session(further=options)
     yield session
     session.stop()
 
