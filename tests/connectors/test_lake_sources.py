@@ -191,6 +191,86 @@ def test_renamed_and_new_columns(lake: Lake) -> None:
     assert late.kept == {(2, "y"): 1}
 
 
+def test_a_source_gets_columns(lake: Lake, tmp_path: Path) -> None:
+    """What was bound before is read with them, too, and they keep what they are found by."""
+    lake.append([(1, "x", "a"), (2, "y", "b")])
+    follower = Follower(lake)
+    follower.follow()
+    before, bounds = follower.at, [follower.at]
+    assert follower.bind().added == ()
+    more = pa.table({**table_of([(3, "z", "c")]).to_pydict(), "n": pa.array([7], pa.int64())})
+    if isinstance(lake, IcebergLake):
+        with lake.table.update_schema() as update:
+            update.add_column("n", LongType())
+        lake.table.append(more)
+    else:
+        write_deltalake(f"{tmp_path}/delta", more, mode="append", schema_mode="merge")
+    assert follower.bind().added == ("n",)
+    follower.follow()
+    assert follower.kept == lake.rows(), "it is left alone"
+    bounds.append(follower.at)
+    assert [c.name for c in follower.open().columns_there(before)] == ["id", "v", "p", "n"]
+    n = Column("n", "bigint")
+    with pytest.raises(SourceError, match="not all of whose values are int"):
+        follower.open().found_by([Column("n", "int")])
+    with pytest.raises(SourceError, match='no column "none"'):
+        follower.open().found_by([Column("none", "int")])
+    follower.options |= follower.open().found_by([n])
+    follower.columns = [*COLUMNS, n]
+    lake.delete([1])
+    bound = follower.bind()
+    assert bound.added == ()
+    follower.at = bound.offsets
+    bounds.append(follower.at)
+    wide = follower.open()
+    first, second, third = bounds
+    old = {(1, "x", "a", None): 1, (2, "y", "b", None): 1}
+    assert rows_of(wide, {}, first) == old
+    assert rows_of(wide, first, second) == {(3, "z", "c", 7): 1}
+    assert rows_of(wide, second, third) == {(1, "x", "a", None): -1}
+    assert rows_of(wide, {}, third) == {(2, "y", "b", None): 1, (3, "z", "c", 7): 1}
+    if isinstance(lake, IcebergLake):
+        with lake.table.update_schema() as update:
+            update.rename_column("n", "m")
+        lake.table.append(more.rename_columns(["id", "v", "p", "m"]))
+        assert [c.name for c in wide.columns_there(third)] == ["id", "v", "p", "n"]
+        follower.kept = Counter()
+        follower.follow()
+        assert follower.kept == {(3, "z", "c", 7): 1}
+        with lake.table.update_schema() as update:
+            update.delete_column("m")
+        lake.append([(9, None, None)])
+        refused(follower, 'no column "n" any more')
+
+
+def test_tables_of_a_lake_get_columns(lake: Lake, spark: SparkSession, tmp_path: Path) -> None:
+    lake.append([(1, "x", "a"), (2, "y", "b")])
+    more = pa.table({**table_of([(3, "z", "c")]).to_pydict(), "n": pa.array([7], pa.int64())})
+    with connect(tmp_path / "db", spark=spark) as database:
+        database.sql(f"CREATE TABLE t (id bigint PRIMARY KEY, v text) WITH ({lake.sql()})")
+        database.sql(f"CREATE SOURCE s WITH ({lake.sql()}); CREATE MATERIALIZED VIEW seen AS SELECT * FROM t")
+        if isinstance(lake, IcebergLake):
+            with lake.table.update_schema() as update:
+                update.add_column("n", LongType())
+            lake.table.append(more)
+        else:
+            write_deltalake(f"{tmp_path}/delta", more, mode="append", schema_mode="merge")
+        eventually(lambda: content(database, "SELECT id FROM seen") == {(1,): 1, (2,): 1, (3,): 1})
+        shown = "SELECT columns_there FROM headrace_catalog.sources WHERE name = 't$changes'"
+        assert content(database, shown) == {("p, n",): 1}
+        database.sql("ALTER TABLE t ADD COLUMN n bigint")
+        assert database.sql("ALTER SOURCE s REFRESH SCHEMA").notices == ['source "s" has new columns: "n" bigint']
+        assert database.sql("ALTER TABLE t REFRESH SCHEMA").notices == [
+            'table "t" has new columns: "p" character varying'
+        ]
+        lake.delete([1])
+        wanted = Counter([(2, "y", None, "b"), (3, "z", 7, "c")])
+        eventually(lambda: content(database, "SELECT id, v, n, p FROM t") == wanted)
+        eventually(lambda: content(database, "SELECT * FROM seen") == Counter([(2, "y"), (3, "z")]))
+        database.sql("CREATE MATERIALIZED VIEW all_of AS SELECT id, v, n, p FROM s")
+        eventually(lambda: content(database, "SELECT * FROM all_of") == wanted)
+
+
 def test_what_changes_of_columns_is_told(tmp_path: Path) -> None:
     lake = IcebergLake(tmp_path)
     with lake.table.update_schema() as update:

@@ -181,6 +181,11 @@ SHARED_BY: Final = "include.source"
 """The option of a table's source that says which shared one it is read from; no statement can give it."""
 
 
+FIELD_IDS: Final = "include.fields"
+"""The option of a source that has got columns: JSON of what they are found by, where a name is not enough. No statement
+can give it."""
+
+
 class CommonOptions(NamedTuple):
     """The values of the options that every source has."""
 
@@ -237,6 +242,11 @@ class Source(ABC):
         """Whether `infer_columns` asks whoever settles what its rows are, so that new columns can be had from there."""
         return False
 
+    @classmethod
+    def widens(cls, options: Mapping[str, str]) -> bool:
+        """Whether it may get columns while it is read: they are found by name, in what has been bound before, too."""
+        return False
+
     renews = False
     """Whether another one of the same can be made beside it that begins with the content of now and is bound with it:
     so a table that it feeds can get columns. It is one of a shared source then (`as_shared`), or is made one."""
@@ -280,6 +290,20 @@ class Source(ABC):
 
     def discard(self) -> None:  # noqa: B027  # most leave nothing behind
         """The source is dropped: let go of what it holds where it reads. Raises `SourceError`."""
+
+    def columns_there(self, offsets: Offsets) -> list[Column]:
+        """The columns that are there by now, of a source that `refreshes`; `offsets` are what it is bound to.
+
+        Those that it has are called as it calls them. Raises as `infer_columns` does.
+        """
+        raise NotImplementedError
+
+    def found_by(self, columns: Sequence[Column]) -> dict[str, str]:
+        """Options by which new columns are found from now on, which it does not have yet.
+
+        Raises `SourceError` for one that is not there, or is of a type that does not fit.
+        """
+        return {}
 
     @abstractmethod
     def start_offsets(self) -> Offsets:
@@ -381,6 +405,7 @@ __all__ = [
     "ALTERABLE",
     "COMMON_OPTIONS",
     "EMPTIED",
+    "FIELD_IDS",
     "HeldRows",
     "MAX_MB",
     "ON_ERROR",

@@ -124,6 +124,16 @@ class ConfidentialSource(Source):
                 source = self._opened[1]
             yield source
 
+    def columns_there(self, offsets: Offsets) -> list[Column]:
+        """See `Source`."""
+        with self._source() as source:
+            return source.columns_there(offsets)
+
+    def found_by(self, columns: Sequence[Column]) -> dict[str, str]:
+        """See `Source`."""
+        with self._source() as source:
+            return source.found_by(columns)
+
     def claim(self) -> None:
         """See `Source`."""
         with self._source() as source:

@@ -68,6 +68,11 @@ def refreshes(options: Mapping[str, str]) -> bool:
     return options.get("connector") in _CONNECTORS and _connector(options).refreshes(options)
 
 
+def widens(options: Mapping[str, str]) -> bool:
+    """See `Source.widens`; of a connector that this program does not know nothing can be had."""
+    return options.get("connector") in _CONNECTORS and _connector(options).widens(options)
+
+
 def renews(options: Mapping[str, str]) -> bool:
     """See `Source.renews`; of a connector that this program does not know nothing can be had."""
     return options.get("connector") in _CONNECTORS and _connector(options).renews

@@ -109,7 +109,7 @@ class Assembly:
             owner=self.owner, lease=self.lease, spark=spark,
             progress=ProgressServer(core.progress, progress_host) if progress_host else None,
             loops={"ticker": self.ticker.run, "maintenance": self.maintenance.run},
-            news=news, drop=self.life.drop,
+            news=news, clear=self.life.clear,
         )  # fmt: skip
 
     def _settings(self) -> Settings:

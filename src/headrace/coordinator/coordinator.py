@@ -332,12 +332,13 @@ class Coordinator:
         """
         self._guarded(lambda: self._parts.life.alter_objects(object_ids, change, done))
 
-    def add_columns(self, source_id: int, columns: Sequence[Column]) -> None:
+    def add_columns(self, source_id: int, columns: Sequence[Column], options: Mapping[str, str]) -> None:
         """Give a source columns that it does not have yet, behind all others; what reads it goes on as it is.
 
-        Durable on return. Raises as `alter_objects` does.
+        `options` are those by which it finds them. The hidden source of a table loses columns that came before and
+        that nobody reads, also if there are none to come. Durable on return. Raises as `alter_objects` does.
         """
-        self._guarded(lambda: self._parts.life.add_columns(source_id, columns))
+        self._guarded(lambda: self._parts.life.add_columns(source_id, columns, options))
 
     def secrets(self, secrets: Mapping[str, int]) -> Secrets | None:
         """What tells the values of the secrets that options have, as of now; None if there are none."""

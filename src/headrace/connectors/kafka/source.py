@@ -83,6 +83,11 @@ class KafkaSource(Source):
         return options.get("encode") in ("avro", "protobuf")
 
     @classmethod
+    def widens(cls, options: Mapping[str, str]) -> bool:
+        """See `Source`: what a field of CSV is, its place says, and bytes have none."""
+        return options.get("encode", "json") in ("json", "avro", "protobuf")
+
+    @classmethod
     def added_columns(cls, options: Mapping[str, str]) -> list[Column]:
         """Those of `INCLUDE`."""
         return [column for column, _ in included(options)]
@@ -95,6 +100,7 @@ class KafkaSource(Source):
     def __init__(self, options: Mapping[str, str], columns: Sequence[Column]):
         super().__init__(options, columns)
         values = SOURCE.read(without_included(options), COMMON_OPTIONS)
+        self._options = dict(options)
         self._reader = OptionReader(options)
         self._on_error, self._max_rows = common_options(self._reader)
         self._topic: str = values["topic"]
@@ -116,6 +122,10 @@ class KafkaSource(Source):
         self._complaints = Complaints()
 
     # ---- binding, in the server
+
+    def columns_there(self, offsets: Offsets) -> list[Column]:
+        """See `Source`."""
+        return self.infer_columns(self._options)
 
     def start_offsets(self) -> Offsets:
         """Before the first record: where that is, the first binding says. Raises `SourceError` for no such topic."""

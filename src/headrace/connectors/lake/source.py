@@ -8,9 +8,11 @@ rows away fails the source; only then it may begin with what is added next.
 
 from __future__ import annotations
 
+import json
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any, ClassVar, Final, Self
 
@@ -20,6 +22,7 @@ from headrace.common.columns import Column, arrow_type
 from headrace.common.last_used import LastUsed
 from headrace.common.lazy_dataclass import dataclass
 from headrace.connectors.base import (
+    FIELD_IDS,
     Admission,
     Binding,
     Offsets,
@@ -116,23 +119,23 @@ class LakeSource(Source):
     @classmethod
     def infer_columns(cls, options: Mapping[str, str]) -> list[Column]:
         """Those of the table. Raises `NotSupported` for a type that no column has."""
-        source = cls(options, [])
-        with source._told():
-            table = source._look()
-            found = []
-            for field in table.fields(table.newest):
-                column = Column(field.name, spark_type(field.type), field.nullable)
-                if not holds(arrow_type(column.type), field.type):
-                    raise NotSupported(
-                        f'the column "{field.name}" of type {field.type} of the {source.name}',
-                        hint="declare the columns that are wanted",
-                    )
-                found.append(column)
-        return found
+        return cls(options, []).columns_there({})
+
+    @classmethod
+    def refreshes(cls, options: Mapping[str, str]) -> bool:
+        """See `Source`: the table says it."""
+        return True
+
+    @classmethod
+    def widens(cls, options: Mapping[str, str]) -> bool:
+        """See `Source`: files that are older than a column have NULL."""
+        return True
 
     def __init__(self, options: Mapping[str, str], columns: Sequence[Column]):
         super().__init__(options, columns)
-        self.values = self.declared.read(options, COMMON_OPTIONS)
+        self.values = self.declared.read({n: v for n, v in options.items() if n != FIELD_IDS}, COMMON_OPTIONS)
+        self._came: dict[str, Any] = json.loads(options.get(FIELD_IDS, "{}"))
+        """What columns are called in files that have come since it was made."""
         self.name = ""
         self._on_error, self._max_rows = common_options(OptionReader(options))
         self._from_now = self.values["scan.startup.mode"] == LATEST
@@ -140,6 +143,7 @@ class LakeSource(Source):
         self._refresh_ms: float = self.values["refresh.interval"]
         self._wanted = [c.name for c in self.columns]
         self._looked: tuple[int, LakeTable] | None = None
+        self._left: tuple[LakeTable, tuple[str, ...]] | None = None
         self._contents = LastUsed[int, Content](_CONTENTS_KEPT)
 
     @abstractmethod
@@ -182,19 +186,67 @@ class LakeSource(Source):
             table = self._look()
             self._settled_fields(table, table.newest, None)
 
+    def columns_there(self, offsets: Offsets) -> list[Column]:
+        """See `Source`: what was renamed is not new. Raises `NotSupported` for a type that no column has."""
+        known = {self._field_id(offsets.get(FIELDS, {}), c.name): c for c in self.columns}
+        found = []
+        with self._told():
+            table = self._look()
+            for field in table.fields(table.newest):
+                mine = known.get(field.id)
+                column = mine or Column(field.name, spark_type(field.type), field.nullable)
+                if mine is None and not holds(arrow_type(column.type), field.type):
+                    raise NotSupported(
+                        f'the column "{field.name}" of type {field.type} of the {self.name}',
+                        hint="declare the columns that are wanted",
+                    )
+                found.append(column)
+        return found
+
+    def found_by(self, columns: Sequence[Column]) -> dict[str, str]:
+        """See `Source`: by the ids of fields, or their names in files."""
+        with self._told():
+            table = self._look()
+            by_name = {f.name: f for f in table.fields(table.newest)}
+            return {FIELD_IDS: json.dumps({**self._came, **{c.name: self._fitting(by_name, c) for c in columns}})}
+
+    def _fitting(self, by_name: Mapping[str, LakeField], column: Column) -> int | str:
+        """What a column is called in files that is to come. Raises `SourceError`."""
+        field = by_name.get(column.name)
+        if field is None:
+            raise SourceError(f'the {self.name} has no column "{column.name}"')
+        self._check_type(column, field, "")
+        return field.id
+
+    def _field_id(self, known: Mapping[str, Any], name: str) -> int | str | None:
+        """What a column is called in files, if that was settled."""
+        found: int | str | None = self._came.get(name, known.get(name))
+        return found
+
     def latest_offsets(self, after: Offsets, limit: Admission, now_ms: int) -> Binding:
         """See `Source`."""
         with self._told():
             table = self._current(now_ms)
-            if not after:
-                return self._begin(table, limit)
-            if after[TABLE] != table.identity:
-                raise self.made_again()
-            if after[AT] is not None and not table.has(after[AT]):
-                raise self._expired(after[AT])
-            if after[TAKEN] is not None:
-                return self._go_on(table, after, limit)
-            return self._follow(table, after, limit.estimated_rows(self._max_rows))
+            found = self._bound(table, after, limit)
+            return replace(found, added=self._unread(table, found.offsets[FIELDS]))
+
+    def _bound(self, table: LakeTable, after: Offsets, limit: Admission) -> Binding:
+        if not after:
+            return self._begin(table, limit)
+        if after[TABLE] != table.identity:
+            raise self.made_again()
+        if after[AT] is not None and not table.has(after[AT]):
+            raise self._expired(after[AT])
+        if after[TAKEN] is not None:
+            return self._go_on(table, after, limit)
+        return self._follow(table, after, limit.estimated_rows(self._max_rows))
+
+    def _unread(self, table: LakeTable, known: Mapping[str, Any]) -> tuple[str, ...]:
+        """The table's columns that it does not have, found out once for each look."""
+        if self._left is None or self._left[0] is not table:
+            mine = {self._field_id(known, c.name) for c in self.columns}
+            self._left = table, tuple(f.name for f in table.fields(table.newest) if f.id not in mine)
+        return self._left[1]
 
     def made_again(self) -> SourceError:
         """What is said where another table is in the place of the one that is followed."""
@@ -271,23 +323,30 @@ class LakeSource(Source):
         Raises `SourceError` for a column that is missing, or of a type that does not fit.
         """
         there = table.fields(at)
-        by_name, by_id = {f.name: f for f in there}, {f.id: f for f in there}
+        by_name = {f.name: f for f in there}
+        # One that came later is not in the schema of an older snapshot, and no row of that has a value of it.
+        by_id = {f.id: f for f in (*(table.fields(table.newest) if self._came else ()), *there)}
         found = {}
         for column in self.columns:
-            field = by_name.get(column.name) if known is None else by_id.get(known[column.name])
+            field_id = self._field_id(known or {}, column.name)
+            field = by_name.get(column.name) if field_id is None else by_id.get(field_id)
             if field is None:
                 raise SourceError(
                     f'the {self.name} has no column "{column.name}"' + ("" if known is None else " any more"),
                     hint="leave it out of the declared columns" if known is None else AGAIN,
                 )
-            if not holds(arrow_type(column.type), field.type):
-                raise SourceError(
-                    f'the column "{field.name}" of the {self.name} is of type {field.type}, not all of whose values '
-                    f"are {column.type}",
-                    hint="declare a type that holds them" + ("" if known is None else "; " + AGAIN),
-                )
+            self._check_type(column, field, "" if known is None else "; " + AGAIN)
             found[column.name] = field.id
         return found
+
+    def _check_type(self, column: Column, field: LakeField, more: str) -> None:
+        """Raise `SourceError` for a column that does not hold all values of the field."""
+        if not holds(arrow_type(column.type), field.type):
+            raise SourceError(
+                f'the column "{field.name}" of the {self.name} is of type {field.type}, not all of whose values '
+                f"are {column.type}",
+                hint="declare a type that holds them" + more,
+            )
 
     # ---- what lies between two offsets
 
@@ -306,7 +365,7 @@ class LakeSource(Source):
             pieces = self._pieces(table, from_, to)
             if pieces:  # the newest schema may have changed since it was bound, without a snapshot
                 self._settled_fields(table, to[AT], to[FIELDS])
-            common = {TABLE: to[TABLE], **self._task(to[FIELDS], to[AT])}
+            common = {TABLE: to[TABLE], **self._task({**to[FIELDS], **self._came}, to[AT])}
             return changes.tasks_of(pieces, parallelism, common, self.cuts)
 
     def _pieces(self, table: LakeTable, from_: Offsets, to: Offsets) -> list[Piece]:

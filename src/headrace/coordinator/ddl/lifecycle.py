@@ -14,13 +14,13 @@ from headrace.catalog.contents import (
     SchemaContent,
     SecretContent,
     SinkContent,
-    SourceContent,
     SubscriptionContent,
 )
 from headrace.catalog.edits import AddEvent, Delete, Edit, Put
 from headrace.catalog.records import JobPlan, JobRecord, ObjectRecord, StateTableRecord
 from headrace.catalog.state import CatalogState
 from headrace.common.columns import Column
+from headrace.common.faults import fault_point
 from headrace.connectors.job_options import GROUP, ON_ERROR, of_job
 from headrace.coordinator.ddl.grouping import Grouping
 from headrace.coordinator.ddl.planning import Planning
@@ -33,6 +33,7 @@ from headrace.coordinator.decide.into import refuse_circle, target_of
 from headrace.coordinator.decide.life import Turn, turned
 from headrace.coordinator.decide.unused import unused
 from headrace.coordinator.decide.view_options import checked_options, on_error
+from headrace.coordinator.decide.widths import left_wide, narrowed, wider
 from headrace.coordinator.observe.epoch_history import History
 from headrace.coordinator.run.lanes import Lanes
 from headrace.coordinator.run.live_state import Job, LiveRelation, LiveState
@@ -235,18 +236,12 @@ class Lifecycle:
         with self.statement():
             self._change(object_ids, change, done, lambda state: None)
 
-    def add_columns(self, source_id: int, columns: Sequence[Column]) -> None:
+    def add_columns(self, source_id: int, columns: Sequence[Column], options: Mapping[str, str]) -> None:
         """See `Coordinator.add_columns`."""
 
-        def wider(record: ObjectRecord) -> ObjectRecord:
-            known = {c.name for c in record.columns}
-            more = [c for c in columns if c.name not in known]
-            if not more:
-                return record
-            content = record.content_as(SourceContent)
+        def changed(record: ObjectRecord) -> ObjectRecord:
             (first,) = self._catalog.allocate_ids(1)
-            content = replace(content, widths=(*content.widths, (first, len(record.columns))))
-            return replace(record, columns=(*record.columns, *more), content=content)
+            return wider(narrowed(self._catalog.state, record), columns, options, first)
 
         def known(state: CatalogState) -> None:
             record = state.objects.get(source_id)
@@ -256,8 +251,16 @@ class Lifecycle:
                 self._planning.define_new(record)
 
         with self.statement():
-            self._change([source_id], wider, "has new columns", known)
+            self._change([source_id], changed, "has new columns" if columns else "has no columns to come", known)
             known(self._catalog.state)
+            fault_point("columns.wider.after")
+
+    def clear(self, ids: Sequence[int]) -> None:
+        """Drop what a server that ended was filling, and take away columns that came for it."""
+        if ids:
+            self.drop(ids)
+        for source_id in left_wide(self._catalog.state):
+            self.add_columns(source_id, (), {})
 
     def _change(
         self, object_ids: Sequence[int], change: Callable[[ObjectRecord], ObjectRecord], done: str,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from headrace.catalog.contents import IndexContent, SourceContent, TableContent
+from headrace.catalog.contents import IndexContent, MaterializedViewContent, SourceContent, TableContent
 from headrace.catalog.records import ObjectRecord
 from headrace.catalog.state import CatalogState
 
@@ -38,6 +38,9 @@ def left_behind(state: CatalogState) -> list[int]:
         part = source.content_as(SourceContent).part
         if part is not None and _takes_place(state, source, part, _REFRESHED):
             found += [source.id, *_above(state, source.id)]
+    for table in state.objects_of(MaterializedViewContent):
+        if table.id not in found and _takes_place(state, table, table.name, _REFRESHED):
+            found += [table.id, *_indexes(state, table.id)]
     return found
 
 
@@ -45,7 +48,11 @@ def _above(state: CatalogState, source_id: int) -> Iterator[int]:
     """The table of a source that was being filled, and its indexes."""
     for table in state.dependents(source_id):
         yield table
-        yield from (i for i in state.dependents(table) if isinstance(state.objects[i].content, IndexContent))
+        yield from _indexes(state, table)
+
+
+def _indexes(state: CatalogState, table_id: int) -> Iterator[int]:
+    return (i for i in state.dependents(table_id) if isinstance(state.objects[i].content, IndexContent))
 
 
 def _takes_place(state: CatalogState, record: ObjectRecord, name: str, suffix: str) -> bool:

@@ -1,10 +1,10 @@
 """Tables that got columns: another one has the name of the first, which goes on, hidden, for what was built on it.
 
 A table that follows one outside gets columns by another table being filled beside it, with the rows as they are there.
-Both are bound to one place in the same log at every epoch (`Ticker`), so the first one is at each epoch what the other
-one is without the new columns. Then, in one transaction, the other one gets the name (`succession`), and the first one
-is a *former* table: what is built on it goes on reading it, and sees no difference. It goes with the last that reads
-it. Pure functions of the catalog's content.
+Both are bound to one place in the same log at every epoch (`Ticker`), or read one source, which has got columns
+(`widths.py`): so the first one is at each epoch what the other one is without the new columns. Then, in one
+transaction, the other one gets the name (`succession`), and the first one is a *former* table: what is built on it goes
+on reading it, and sees no difference. It goes with the last that reads it. Pure functions of the catalog's content.
 
 Plain views are no readers: their queries are put in the place of their names, and read whatever has the name of the
 table, in the width that it had when they were made (`Content.width_before`).
@@ -110,7 +110,8 @@ def _in_place_of(old: ObjectRecord, new: ObjectRecord) -> ObjectRecord:
 def _sources(state: CatalogState, old: ObjectRecord, new: ObjectRecord, former: str) -> Iterator[ObjectRecord]:
     """The hidden sources of both tables, each by the name that its table has from now on."""
     was, comes = source_of(state, old), source_of(state, new)
-    assert was is not None and comes is not None
+    if was is None or comes is None:
+        return  # both read one source, which goes by the name of the table
     content = replace(was.content_as(SourceContent), part=former, called=was.name)
     yield replace(was, name=f"{former}$changes", content=content)
     content = replace(comes.content_as(SourceContent), part=old.name, called=None)

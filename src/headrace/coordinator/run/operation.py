@@ -13,6 +13,7 @@ from headrace.common.ownership import Ownership, is_served
 from headrace.coordinator.ddl.location import location_edits
 from headrace.coordinator.ddl.planning import Planning
 from headrace.coordinator.ddl.replacing import left_behind
+from headrace.coordinator.decide.widths import left_wide
 from headrace.coordinator.observe.progress_server import ProgressServer
 from headrace.coordinator.reads import Reads
 from headrace.coordinator.run.application import SPARK_STARTS
@@ -44,11 +45,12 @@ class Operation:
     def __init__(
         self, core: Core, *, planning: Planning, lanes: Lanes, reads: Reads, writer: Writer, owner: Owner,
         lease: LeaseKeeper, spark: SparkWork, progress: ProgressServer | None, loops: Mapping[str, Callable[[], None]],
-        news: Callable[[Refreshed | None], None], drop: Callable[[Sequence[int]], None],
+        news: Callable[[Refreshed | None], None], clear: Callable[[Sequence[int]], None],
     ) -> None:  # fmt: skip
         """`loops` are the main functions of the active server's threads by their names.
 
-        `news` is told on a standby what has changed in the catalog, None for anything. `drop` drops objects.
+        `news` is told on a standby what has changed in the catalog, None for anything. `clear` drops what was being
+        filled, and what came with it.
         """
         self._live = core.live
         self._storage = core.storage
@@ -67,7 +69,7 @@ class Operation:
         self._progress = progress
         self._loops = loops
         self._news = news
-        self._drop = drop
+        self._clear = clear
         self._times = StartTimes(core.runtime.clock, core.storage.catalog)
         self._threads: list[threading.Thread] = []
         self._ownership: Ownership | None = None
@@ -131,8 +133,8 @@ class Operation:
         writable()
         self._times.step("relations", self._planning.recover)
         self._times.step("reads", self._reads.recover)
-        if left:
-            self._guard.chore("dropping what a server that ended was filling", lambda: self._drop(left))
+        if left or left_wide(self._storage.catalog.state):
+            self._guard.chore("dropping what a server that ended was filling", lambda: self._clear(left))
         if self._progress is not None:
             self._progress.start(self._guard.forever)
         for job in list(self._live.graph.jobs.values()):

@@ -51,6 +51,8 @@ connections.py         CREATE CONNECTION, and the options of what names one
 into.py                CREATE SINK ... INTO table: the query as rows of the table
 primary_keys.py        ALTER TABLE ... ADD PRIMARY KEY
 refreshing.py          REFRESH SCHEMA and ADD COLUMN of tables that follow one outside
+widening.py            the same of sources that find columns by name, and of the tables that they feed
+refilling.py           tables that are filled beside others whose place they take
 dead_letters.py        the table that a sink names for the rows which its target refuses
 fed.py                 tables that a connector feeds
 webhooks.py            tables whose rows come in HTTP requests

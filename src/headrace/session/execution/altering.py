@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
 from headrace.catalog.contents import SourceContent, SubscriptionContent
 from headrace.catalog.records import ObjectRecord
+from headrace.common.columns import Column
 from headrace.connectors.base import ALTERABLE, RATE
 from headrace.connectors.option_reader import OptionReader
-from headrace.connectors.sources import infer_columns, open_source, refreshes
 from headrace.coordinator.decide.automatic import is_automatic
 from headrace.coordinator.decide.former import formers_of
-from headrace.errors import DatatypeMismatch, InvalidParameter, NotSupported, WrongObjectType
+from headrace.errors import InvalidParameter, NotSupported, WrongObjectType
 from headrace.session.context import Context
 from headrace.session.execution import fed, grants, refreshing, subscriptions
 from headrace.session.execution.existing import refuse_automatic
 from headrace.session.execution.handler import Handler, Needs, not_yet
+from headrace.session.execution.refilling import check_not_refreshed, told
+from headrace.session.execution.widening import called, can_widen, widen_source
 from headrace.session.hidden_views import is_part, parts_of
 from headrace.session.names import label, names_of
 from headrace.session.result import Notice, Result
 from headrace.sql import statements as st
-from headrace.sql.type_names import pg_type_text
 
 
 def alter(context: Context, statement: st.AlterJob) -> Result:
@@ -66,16 +67,23 @@ def alter(context: Context, statement: st.AlterJob) -> Result:
 
 
 def add_columns(context: Context, statement: st.AlterColumns) -> Result:
-    """ALTER TABLE ... ADD COLUMN of a table that follows one outside, where the column is there."""
+    """ALTER ... ADD COLUMN of a source, and of a table that follows one outside."""
     found = names_of(context).find(statement.name)
     if found is None and statement.if_exists:
         return Result(statement.tag, notices=[Notice(f'relation "{statement.name}" does not exist, skipping')])
     record = found or names_of(context).get(statement.name)
-    if statement.kind != "table" or statement.drop or not refreshing.can_refresh(context.catalog.state, record):
+    state = context.catalog.state
+    source = record if isinstance(record.content, SourceContent) and can_widen(record) else None
+    if statement.drop or not (
+        source if statement.kind == "source" else statement.kind == "table" and refreshing.can_refresh(state, record)
+    ):
         return not_yet(context, statement)
     refuse_automatic(context, record, "altered")
     context.rights.require_owner(record)
-    refreshing.refresh(context, record, statement.text, statement.add)
+    if source is not None:
+        widen_source(context, source, statement.add)
+    else:
+        refreshing.refresh(context, record, statement.text, statement.add)
     return Result(statement.tag)
 
 
@@ -106,36 +114,24 @@ def _refresh_schema(context: Context, record: ObjectRecord, statement: st.AlterJ
     """
     state = context.catalog.state
     if fed.is_fed(state, record):
-        return [Notice(refreshing.told(record, refreshing.refresh(context, record, statement.text)))]
+        return [_told(record, refreshing.refresh(context, record, statement.text))]
     if isinstance(record.content, SourceContent) and record.content.shared:
         tables = refreshing.tables_of(state, record)
         for table in tables:
             context.rights.require_owner(table)
-            refreshing.check_not_refreshed(state, table)
-        return [Notice(refreshing.told(t, refreshing.refresh(context, t, statement.text))) for t in tables]
-    if not isinstance(record.content, SourceContent) or not refreshes(record.options):
+            check_not_refreshed(state, table)
+        return [_told(table, refreshing.refresh(context, table, statement.text)) for table in tables]
+    if not isinstance(record.content, SourceContent) or not can_widen(record):
         raise NotSupported(
             f"{statement.tag} ... REFRESH SCHEMA",
-            hint="of a source whose schema a registry has (ENCODE AVRO, PROTOBUF), a source of several tables of "
-            "PostgreSQL and its tables; drop others and create them again",
+            hint="of a source whose schema a registry has (ENCODE AVRO, PROTOBUF), of a lake's table, of a source of "
+            "several tables of PostgreSQL, and of their tables; drop others and create them again",
         )
-    values = context.coordinator.secrets(record.secrets)
-    found = infer_columns(record.options, values)
-    types = {c.name: c.type for c in record.columns}
-    other = next((c for c in found if types.get(c.name, c.type) != c.type), None)
-    if other is not None:
-        raise DatatypeMismatch(
-            f'the column "{other.name}" of source "{label(record)}" is {pg_type_text(types[other.name])}, and in the '
-            f"schema by now {pg_type_text(other.type)}",
-            hint="what is read of it fits the column or is at fault, as on_error says; to have another type drop the "
-            "source and create it again",
-        )
-    new = [replace(c, nullable=True) for c in found if c.name not in types]
-    fed.check_types(new)
-    open_source(record.options, (*record.columns, *new), values).start_offsets()
-    context.coordinator.add_columns(record.id, new)
-    names = ", ".join(f'"{c.name}" {pg_type_text(c.type)}' for c in new)
-    return [Notice(f'source "{label(record)}" has new columns: {names}' if new else "there are no new columns")]
+    return [_told(record, widen_source(context, record, None))]
+
+
+def _told(record: ObjectRecord, columns: Sequence[Column]) -> Notice:
+    return Notice(told(called(record), columns))
 
 
 def _set_pace(context: Context, record: ObjectRecord, options: Mapping[str, str]) -> None:

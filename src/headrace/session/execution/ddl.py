@@ -25,7 +25,7 @@ from headrace.common.jsonb.document import SPARK_TYPE as JSONB
 from headrace.common.span import SPARK_TYPE as SPAN
 from headrace.common.zones import Zone
 from headrace.connectors import sinks
-from headrace.connectors.base import SHARED_BY
+from headrace.connectors.base import FIELD_IDS, SHARED_BY
 from headrace.connectors.confidential import hiding
 from headrace.connectors.job_options import GROUP, of_view
 from headrace.connectors.sinks import drops_retractions
@@ -242,8 +242,9 @@ def _define_source(
     if any(c.generated is not None for c in declared):
         raise NotSupported("generated columns", hint="compute them in a view")
     options, named = given.options, given.secrets
-    if SHARED_BY in options and content.origin is None:
-        raise InvalidParameter(f"option {SHARED_BY} is none of a statement's")
+    own = FIELD_IDS if FIELD_IDS in options else SHARED_BY
+    if own in options and content.origin is None:
+        raise InvalidParameter(f"option {own} is none of a statement's")
     check_reach(context, options, "pg_read_server_files", "create a source that reads from outside of the database")
     check_secret_options(options, named)
     values = context.coordinator.secrets(named)
@@ -486,6 +487,18 @@ def create_planned(
 
     `planned` makes of a view's plan that of what is created, where it is neither a view nor one of the usual sinks.
     """
+    view_id = create_unfilled(context, name, query, content, definition, options, depends_on, named, planned)
+    if not context.variables.is_on("background_ddl"):
+        wait(context, view_id)
+    return view_id
+
+
+def create_unfilled(
+    context: Context, name: TableName, query: str | DataFrame, content: PlannedContent, definition: str,
+    options: dict[str, str], depends_on: Sequence[int],
+    named: Mapping[str, int] | None = None, planned: Callable[[ViewPlan], ViewPlan] | None = None,
+) -> int:  # fmt: skip
+    """The same without waiting for its rows."""
     confidential = dict(named or {})
 
     def made(arrangements: frozenset[int]) -> ViewPlan:
@@ -512,10 +525,7 @@ def create_planned(
         upstreams = tuple(sorted({*depends_on, *plan.upstreams}))
         described = replace(content, append_only=plan.append_only)
         record = new_record(context, described, name, plan.columns, definition, (), own, upstreams)
-        view_id = context.coordinator.create_view(replace(record, secrets=confidential), plan)
-    if not context.variables.is_on("background_ddl"):
-        wait(context, view_id)
-    return view_id
+        return context.coordinator.create_view(replace(record, secrets=confidential), plan)
 
 
 def in_group(context: Context, options: Mapping[str, str], *, alone: bool) -> dict[str, str]:

@@ -1,45 +1,43 @@
 """REFRESH SCHEMA and ADD COLUMN of tables that follow one outside: columns that have come there, with their values.
 
-A second table is filled beside the first, with the rows as they are there by now, and follows the same log through the
-same slot. Then it gets the name of the first, which goes on for what was built on it, and goes with the last of that:
-`coordinator/decide/former.py` tells more. A crash before leaves the table as it was; what was being filled is dropped
-by the next start.
-
-A table that has a slot to itself shares it from then on: its slot becomes a hidden source of several tables.
+Of PostgreSQL a second table is filled beside the first, with the rows as they are there by now, and follows the same
+log through the same slot. Then it gets the name of the first, which goes on for what was built on it, and goes with the
+last of that: `refilling.py`. A table that has a slot to itself shares it from then on: its slot becomes a hidden source
+of several tables. Other sources are read again with more columns: `widening.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
-from headrace.catalog.contents import IndexContent, MaterializedViewContent, SourceContent
+from headrace.catalog.contents import MaterializedViewContent, SourceContent
 from headrace.catalog.records import ObjectRecord
 from headrace.catalog.state import CatalogState
 from headrace.common.columns import Column
 from headrace.connectors.base import SHARED_BY
-from headrace.connectors.job_options import GROUP, is_group_name
 from headrace.connectors.sources import as_shared, infer_columns, open_source, renews
 from headrace.coordinator.ddl.replacing import definition_with, name_while_refreshed
-from headrace.coordinator.decide.automatic import is_automatic
-from headrace.coordinator.decide.former import indexes_of, is_former, source_of
-from headrace.coordinator.decide.life import Life
+from headrace.coordinator.decide.former import source_of
 from headrace.errors import (
     DuplicateTable,
-    HeadraceError,
     NotSupported,
-    SourceError,
     StatementError,
     UndefinedColumn,
 )
 from headrace.session.context import Context
 from headrace.session.execution import ddl, fed
+from headrace.session.execution.refilling import (
+    check_not_refreshed,
+    check_running,
+    new_table,
+    take_place,
+    undo,
+)
+from headrace.session.execution.widening import can_widen, widen_table
 from headrace.session.names import label
-from headrace.sql.binder.spark_text import quoted
-from headrace.sql.statements import ColumnDef, TableName
-from headrace.sql.type_names import pg_type_text
+from headrace.sql.statements import ColumnDef
 
 _OTHERS: Final = "drop the table and create it again"
 
@@ -47,7 +45,7 @@ _OTHERS: Final = "drop the table and create it again"
 def can_refresh(state: CatalogState, record: ObjectRecord) -> bool:
     """Whether columns can be had for a table."""
     source = source_of(state, record)
-    return source is not None and renews(source.options)
+    return source is not None and (renews(source.options) or can_widen(source))
 
 
 def tables_of(state: CatalogState, source: ObjectRecord) -> list[ObjectRecord]:
@@ -65,53 +63,23 @@ def refresh(context: Context, table: ObjectRecord, text: str, asked: Sequence[Co
     """
     source = _source(context, table)
     check_not_refreshed(context.catalog.state, table)
-    _check_running(context, table, source)
+    if can_widen(source):
+        return widen_table(context, table, source, text, asked)
+    check_running(context, table, source)
     columns = _new_columns(context, source) if asked is None else _asked(context, table, source, asked)
     if not columns:
         return []
     _check_there(context, source, columns)
     if source.content_as(SourceContent).origin is None:
         source = _with_shared_slot(context, table, source)
-    made: list[ObjectRecord] = []
+    made = [_new_source(context, table, source, columns, text)]
     try:
-        made.append(_new_source(context, table, source, columns, text))
-        made.append(_new_table(context, table, made[0], text))
-        existing = indexes_of(context.catalog.state, table.id)
-        indexes = {_new_index(context, made, index): index.id for index in existing}
-        context.wait(lambda check: context.coordinator.succeed(made[1].id, table.id, indexes, check))
+        made.append(new_table(context, table, made[0], text))
     except BaseException:
-        _undo(context, table, made)
+        undo(context, table, made)
         raise
-    _drop_unread(context, table.id)
+    take_place(context, table, made)
     return list(columns)
-
-
-def _undo(context: Context, table: ObjectRecord, made: Sequence[ObjectRecord]) -> None:
-    """Drop what was being filled, or if it has taken its place, what the table was before."""
-    objects = context.catalog.state.objects
-    left = [o for o in made if o.id in objects]
-    if left and all(objects[o.id].name == o.name for o in left):
-        with suppress(HeadraceError):  # it has taken its place meanwhile; or the next start does it
-            context.coordinator.drop([o.id for o in left])
-    now = context.catalog.state.objects.get(table.id)
-    if now is not None and is_former(now):
-        _drop_unread(context, table.id)
-
-
-def _drop_unread(context: Context, former_id: int) -> None:
-    """Drop what a table was before, if nothing reads it, with its indexes."""
-    state = context.catalog.state
-    if former_id not in state.objects:
-        return
-    above = [state.objects[i] for i in state.dependents(former_id)]
-    gone = [o.id for o in above if is_automatic(o) and not state.dependents(o.id)]
-    with suppress(HeadraceError):  # it has got a reader meanwhile; or the next start does it
-        if set(state.dependents(former_id)) <= set(gone):
-            source = source_of(state, state.objects[former_id])
-            assert source is not None
-            context.coordinator.drop([*gone, former_id, source.id])
-        elif gone:
-            context.coordinator.drop(gone)
 
 
 # ---- what can be had
@@ -119,40 +87,12 @@ def _drop_unread(context: Context, former_id: int) -> None:
 
 def _source(context: Context, table: ObjectRecord) -> ObjectRecord:
     source = source_of(context.catalog.state, table)
-    if source is None or not renews(source.options):
+    if source is None or not (renews(source.options) or can_widen(source)):
         raise NotSupported(
             f'new columns of the table "{label(table)}", which keeps rows of those that it was created with',
-            hint=f"columns that were added there are left alone; to have them, {_OTHERS}",
+            hint="columns of JSON, Avro, Protobuf, lakes and PostgreSQL come to a table; to have others, " + _OTHERS,
         )
     return source
-
-
-def check_not_refreshed(state: CatalogState, table: ObjectRecord) -> None:
-    """Raise `StatementError` for a table to which another statement is adding columns."""
-    other = state.object_named(table.schema, f"{name_while_refreshed(table)}$changes")
-    if other is not None:
-        raise StatementError(
-            f'columns are being added to "{label(table)}" by another statement', sqlstate="55006",
-            hint="try again when that has ended",
-        )  # fmt: skip
-
-
-def _check_running(context: Context, table: ObjectRecord, source: ObjectRecord) -> None:
-    """Raises what keeps a table that is filled beside it from being there."""
-    state, content = context.catalog.state, source.content_as(SourceContent)
-    origin = source if content.origin is None else state.objects[content.origin]
-    life = Life.of(state.jobs[table.id])
-    if not (life.serves and life.runs):
-        raise StatementError(
-            f'"{label(table)}" does not run', sqlstate="55000", hint="ALTER MATERIALIZED VIEW ... RESUME, and try again"
-        )
-    if origin.content_as(SourceContent).paused:
-        raise StatementError(
-            f'source "{label(origin)}" is paused', sqlstate="55000", hint="ALTER SOURCE ... RESUME, and try again"
-        )
-    failed, _ = context.coordinator.source_errors().get(origin.id, (None, 0))
-    if failed is not None:
-        raise SourceError(f'source "{label(origin)}" cannot be read: {failed.message}', hint=failed.hint)
 
 
 def _as_shared(source: ObjectRecord) -> dict[str, str]:
@@ -237,39 +177,3 @@ def _new_source(
     except DuplicateTable:
         check_not_refreshed(context.catalog.state, table)  # it has begun meanwhile
         raise
-
-
-def _new_table(context: Context, table: ObjectRecord, source: ObjectRecord, text: str) -> ObjectRecord:
-    key = [c.name for c in source.columns if not c.nullable]
-    query = fed.query_of(source, key)
-    content = MaterializedViewContent(spark_sql=query, called=table.name)
-    name = TableName(table.schema, name_while_refreshed(table))
-    options = _options(context, table)
-    made = ddl.create_planned(context, name, query, content, definition_with(table, text), options, (source.id,))
-    ddl.wait(context, made)
-    return context.catalog.state.objects[made]
-
-
-def _new_index(context: Context, made: list[ObjectRecord], index: ObjectRecord) -> int:
-    """The index of the new table that is to be what another one is of the old table. Its id."""
-    known, table = index.content_as(IndexContent), made[1]
-    names = [c.name for c in index.columns]
-    query = f"SELECT {', '.join(map(quoted, names))} FROM `r{table.id}`"
-    content = IndexContent(spark_sql=query, on=table.id, key=known.key)
-    name, options = TableName(index.schema, name_while_refreshed(index)), _options(context, index)
-    found = ddl.create_planned(context, name, query, content, index.definition, options, (table.id,))
-    made.append(context.catalog.state.objects[found])
-    ddl.wait(context, found)
-    return found
-
-
-def _options(context: Context, record: ObjectRecord) -> dict[str, str]:
-    """The options of what is filled beside a view or index: as they are now, in its group."""
-    job = context.catalog.state.jobs[record.id]
-    return {**record.options, **job.options, GROUP: job.group if is_group_name(job.group) else "own"}
-
-
-def told(table: ObjectRecord, columns: Sequence[Column]) -> str:
-    """What is said of new columns."""
-    names = ", ".join(f'"{c.name}" {pg_type_text(c.type)}' for c in columns)
-    return f'table "{label(table)}" has new columns: {names}' if columns else "there are no new columns"

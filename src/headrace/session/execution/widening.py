@@ -1,0 +1,178 @@
+"""Columns of sources that find them by name in whatever they read: they come to the source itself, as its last ones.
+
+What has been bound is read again with them by whoever is made from then on; who was there before reads as before. So
+a table over such a source is filled again, beside the one that is there, over the very same source, from where that
+began: a column has the values that the records have, NULL where they have none.
+
+A table is refused columns where reading again would not give its rows: where records are gone, or are left out for a
+value that cannot be understood.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from typing import Final
+
+from headrace.catalog.contents import SourceContent
+from headrace.catalog.records import ObjectRecord
+from headrace.common.columns import Column
+from headrace.connectors.base import common_options
+from headrace.connectors.option_reader import OptionReader
+from headrace.connectors.sources import open_source, refreshes, widens
+from headrace.errors import (
+    DatatypeMismatch,
+    HeadraceError,
+    NotSupported,
+    StatementError,
+    UndefinedColumn,
+)
+from headrace.session.context import Context
+from headrace.session.execution import ddl, fed
+from headrace.session.execution.kernel_queries import all_of
+from headrace.session.execution.refilling import check_not_refreshed, check_running, new_table, take_place
+from headrace.session.execution.select import select
+from headrace.session.names import label
+from headrace.sql.parser import parse_query
+from headrace.sql.statements import ColumnDef
+from headrace.sql.type_names import pg_type_text
+
+AGAIN: Final = "drop it and create it again: it begins with what there is by now"
+
+
+def can_widen(source: ObjectRecord | None) -> bool:
+    """Whether columns can be had for a source, or for the table that it feeds."""
+    return source is not None and widens(source.options)
+
+
+def widen_source(context: Context, source: ObjectRecord, asked: Sequence[ColumnDef] | None) -> list[Column]:
+    """Give a source the columns that have come where it reads, or those that are asked for. Returns them."""
+    columns, found_by = _wanted(context, source, source, asked)
+    if columns:
+        context.coordinator.add_columns(source.id, columns, found_by)
+    return columns
+
+
+def widen_table(
+    context: Context, table: ObjectRecord, source: ObjectRecord, text: str, asked: Sequence[ColumnDef] | None
+) -> list[Column]:  # fmt: skip
+    """The same for a table that is fed by a hidden source."""
+    check_running(context, table, source)
+    if common_options(OptionReader(source.options)).on_error == "skip":
+        raise NotSupported(
+            f'new columns of the table "{label(table)}", which leaves out rows with a value that is at fault '
+            "(on_error = 'skip'): it would lose those that are so in a new column only",
+            hint="create it again, with on_error = 'null' or the columns that are wanted",
+        )
+    columns, found_by = _wanted(context, table, source, asked)
+    if not columns:
+        return []
+    try:
+        new = _beside(context, table, source, columns, found_by, text)
+        take_place(context, table, [new], lambda new: _check_rows(context, table, new))
+    except BaseException:
+        with suppress(HeadraceError):  # the next start does it, or whoever comes next
+            context.coordinator.add_columns(source.id, [], {})
+        raise
+    return columns
+
+
+def _beside(
+    context: Context, table: ObjectRecord, source: ObjectRecord, columns: Sequence[Column],
+    found_by: Mapping[str, str], text: str,
+) -> ObjectRecord:  # fmt: skip
+    """Create the table with more columns, over the source with them: nobody else gives it others meanwhile."""
+    with context.coordinator.defining():
+        check_not_refreshed(context.catalog.state, table)  # it may have begun meanwhile
+        context.coordinator.add_columns(source.id, columns, found_by)
+        return new_table(context, table, context.catalog.state.objects[source.id], text)
+
+
+# ---- which columns
+
+
+def called(record: ObjectRecord) -> str:
+    """What messages call a source, or the table that one feeds."""
+    return f'{"source" if isinstance(record.content, SourceContent) else "table"} "{label(record)}"'
+
+
+def _wanted(
+    context: Context, shown: ObjectRecord, source: ObjectRecord, asked: Sequence[ColumnDef] | None
+) -> tuple[list[Column], dict[str, str]]:  # fmt: skip
+    """The new columns of what is shown to people, a source or the table that it feeds, and options that find them.
+
+    Raises what is wrong with them.
+    """
+    taken = {c.name for c in shown.columns} | {*fed.COLUMNS.values()}
+    known = [c for c in source.columns if c.name in taken]
+    values = context.coordinator.secrets(source.secrets)
+    opened = open_source(source.options, known, values)
+    bound = context.catalog.state.newest_remap(source.id)
+    there = opened.columns_there({} if bound is None else bound.offsets) if refreshes(source.options) else None
+    if asked is not None:
+        new = _asked(shown, taken, None if there is None else [c.name for c in there], asked)
+    elif there is not None:
+        new = _come(shown, there)
+    else:
+        raise NotSupported(
+            f"REFRESH SCHEMA of {called(shown)}: nobody says what fields its records have",
+            hint="ALTER ... ADD COLUMN name type",
+        )
+    fed.check_types(new)
+    if new:
+        open_source(source.options, (*known, *new), values).start_offsets()
+    return new, opened.found_by(new) if new else {}
+
+
+def _come(shown: ObjectRecord, there: Sequence[Column]) -> list[Column]:
+    """Those that are there and were not. Raises `DatatypeMismatch` for one that is of another type by now."""
+    types = {c.name: c.type for c in shown.columns}
+    other = next((c for c in there if types.get(c.name, c.type) != c.type), None)
+    if other is not None:
+        raise DatatypeMismatch(
+            f'the column "{other.name}" of {called(shown)} is {pg_type_text(types[other.name])}, and in '
+            f"the schema by now {pg_type_text(other.type)}",
+            hint="what is read of it fits the column or is at fault, as on_error says; to have another type, " + AGAIN,
+        )
+    new = [c for c in there if c.name not in types]
+    return list(ddl.declared_columns([ColumnDef(c.name, c.type) for c in new]))
+
+
+def _asked(
+    shown: ObjectRecord, taken: Collection[str], there: Sequence[str] | None, asked: Sequence[ColumnDef]
+) -> list[Column]:  # fmt: skip
+    """The columns of ADD COLUMN; where somebody knows which there are, they have to be among them."""
+    for column in asked:
+        if column.name in taken:
+            raise StatementError(
+                f'column "{column.name}" of relation "{label(shown)}" already exists', sqlstate="42701"
+            )
+        if column.default is not None or column.generated is not None or column.not_null:
+            raise NotSupported(
+                "DEFAULT, NOT NULL or a generated column of what is read from outside",
+                hint="its values are those that are there: name and type are all to say",
+            )
+        if there is not None and column.name not in there:
+            raise UndefinedColumn(
+                f'there is no column "{column.name}" where "{label(shown)}" is read from',
+                hint=f"it has {', '.join(there)}",
+            )
+    return list(ddl.unlike(ddl.declared_columns(asked)))
+
+
+# ---- whether it has all rows
+
+
+def _check_rows(context: Context, table: ObjectRecord, new: ObjectRecord) -> None:
+    """Raise `StatementError` if a table that was filled again does not have as many rows as it had.
+
+    Of what is read again rows can only be missing, and those that are there are the same: records are gone that were
+    of a key, or rows by themselves.
+    """
+    counts = [f"(SELECT count(*) FROM ({all_of(o).text}) AS t)" for o in (table, new)]
+    ((before, now),) = select(context, parse_query(f"SELECT {', '.join(counts)}")).rows()
+    if before != now:
+        raise StatementError(
+            f'"{label(table)}" has {before} rows, of which only {now} come of what can be read by now',
+            sqlstate="55000", hint="records were deleted where it reads, by compaction say; " + AGAIN,
+        )  # fmt: skip
