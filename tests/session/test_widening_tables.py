@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from itertools import count as counting
 from pathlib import Path
@@ -10,9 +11,13 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from headrace.catalog.records import ObjectRecord
+from headrace.common.faults import arm, disarm_all
 from headrace.config import Settings
+from headrace.errors import HeadraceError
 from headrace.session.database import Database, connect
 from kafka import Kafka
+from schema_registry import framed, schema_registry
 from support import eventually
 
 _numbers = counting(1)
@@ -82,4 +87,159 @@ def test_a_table_by_key_gets_a_column_with_its_values(database: Database, kafka:
         eventually(lambda v=view: topic.rows(f"SELECT * FROM {v}") == [row[:2] for row in wanted])
     topic.sql("ALTER TABLE # ADD COLUMN at int")
     assert topic.rows("SELECT id, who, at FROM #") == [(1, "ann", None), (3, "cid", None), (4, "dan", None)]
+    topic.drop()
+
+
+def test_a_table_takes_new_columns_of_its_schema(database: Database, kafka: Kafka) -> None:
+    """Of a registry: with a key that records delete, and rows of schemas before and after."""
+    name = kafka.topic(f"wide{next(_numbers)}")
+    fields: list[dict[str, Any]] = [{"name": "id", "type": "long"}, {"name": "v", "type": "long"}]
+    key = {"type": "record", "name": "Key", "fields": fields[:1]}
+
+    def sql(text: str) -> Any:
+        return database.sql(text.replace("#", name))
+
+    with schema_registry() as registry:
+        of_key = registry.add(f"{name}-key", key)
+
+        def send(id: int, **more: Any) -> None:
+            schema = {"type": "record", "name": "Row", "fields": [*fields]}
+            number = registry.add(f"{name}-value", schema)
+            value = framed(number, schema, {"id": id, **more}) if more else None
+            kafka.send(name, value, key=framed(of_key, key, {"id": id}))
+
+        send(1, v=10)
+        send(2, v=20)
+        sql(
+            "CREATE TABLE # (id bigint PRIMARY KEY) WITH (connector = 'kafka', topic = '#', "
+            f"properties.bootstrap.server = '{kafka.servers}') "
+            f"FORMAT UPSERT ENCODE AVRO (schema.registry = '{registry.url}')"
+        )
+        sql("CREATE MATERIALIZED VIEW #_n AS SELECT count(*) AS n FROM #")
+        fields.append({"name": "who", "type": ["null", "string"]})
+        send(3, v=30, who="cid")
+        send(2)
+        told = sql("ALTER TABLE # REFRESH SCHEMA").notices
+        assert told == [f'table "{name}" has new columns: "v" bigint, "who" character varying']
+        eventually(lambda: sql("SELECT * FROM # ORDER BY id").rows() == [(1, 10, None), (3, 30, "cid")])
+        assert sql("ALTER TABLE # REFRESH SCHEMA").notices == ["there are no new columns"]
+        send(1)
+        eventually(lambda: sql("SELECT n FROM #_n").rows() == sql("SELECT count(*) FROM #").rows() == [(1,)])
+        sql("DROP TABLE # CASCADE")
+
+
+def source_of(topic: Topic) -> ObjectRecord:
+    found = topic.database.catalog.state.object_named("public", f"{topic.name}$changes")
+    assert found is not None
+    return found
+
+
+def test_what_comes_to_nothing_leaves_nothing(database: Database, kafka: Kafka) -> None:
+    """A value at fault in a new column, or a failure at the end: the table is as it was, and may be asked again."""
+    topic = Topic(kafka, database)
+    topic.put(1, '{"id": 1, "v": 10, "who": "ann"}')
+    topic.sql("CREATE MATERIALIZED VIEW #_n AS SELECT count(*) AS n FROM #")
+    eventually(lambda: topic.rows("SELECT n FROM #_n") == [(1,)])
+    before = {o.name for o in database.catalog.state.objects.values()}, source_of(topic).columns
+    with pytest.raises(HeadraceError, match="column who"):
+        topic.sql("ALTER TABLE # ADD COLUMN who int")
+    arm("columns.commit.before", "fail")
+    try:
+        with pytest.raises(HeadraceError, match=r"columns\.commit\.before"):
+            topic.sql("ALTER TABLE # ADD COLUMN who text, ADD COLUMN other int")
+    finally:
+        disarm_all()
+    assert ({o.name for o in database.catalog.state.objects.values()}, source_of(topic).columns) == before
+    for text, said in (
+        ("ADD COLUMN v int", "already exists"),
+        ("ADD COLUMN _headrace_position int", "already exists"),
+        ("ADD COLUMN x int NOT NULL", "DEFAULT, NOT NULL"),
+        ("REFRESH SCHEMA", "nobody says what fields"),
+    ):
+        with pytest.raises(HeadraceError, match=said):
+            topic.sql(f"ALTER TABLE # {text}")
+    topic.sql("ALTER TABLE # ADD COLUMN who text")
+    assert topic.rows("SELECT * FROM #") == [(1, 10, "ann")]
+    topic.drop()
+
+
+def test_rows_that_could_get_lost_are_told(database: Database, kafka: Kafka) -> None:
+    topic = Topic(kafka, database, "v int")
+    topic.send('{"v": 1}', '{"v": 2}')
+    eventually(lambda: topic.rows("SELECT v FROM #") == [(1,), (2,)])
+    before = source_of(topic).columns
+    from confluent_kafka import TopicPartition
+
+    admin = kafka.admin()  # what is asked of one that is gone has no answer
+    for answer in admin.delete_records([TopicPartition(topic.name, 0, 1)]).values():
+        answer.result(30)
+    topic.send('{"v": 3}')
+    eventually(lambda: topic.rows("SELECT v FROM #") == [(1,), (2,), (3,)], "what was read stays")
+    with pytest.raises(HeadraceError, match="does not have the records any more"):
+        topic.sql("ALTER TABLE # ADD COLUMN who text")
+    assert topic.rows("SELECT * FROM #") == [(1,), (2,), (3,)] and source_of(topic).columns == before
+    topic.drop()
+    topic.sql(
+        f"CREATE TABLE # (v int) WITH (connector = 'kafka', topic = '#', on_error = 'skip', "
+        f"properties.bootstrap.server = '{kafka.servers}') FORMAT PLAIN ENCODE JSON"
+    )
+    with pytest.raises(HeadraceError, match="leaves out rows"):
+        topic.sql("ALTER TABLE # ADD COLUMN who text")
+    topic.drop()
+
+
+def test_two_at_once(database: Database, kafka: Kafka) -> None:
+    """One has its column, and the other one is told or has its own, too."""
+    topic = Topic(kafka, database)
+    topic.put(1, '{"id": 1, "v": 10, "a": 1, "b": 2}')
+    sessions = {name: database.session() for name in "ab"}
+    done: dict[str, str] = {}
+
+    def add(name: str) -> None:
+        try:
+            list(sessions[name].execute(f"ALTER TABLE {topic.name} ADD COLUMN {name} int"))
+            done[name] = ""
+        except HeadraceError as error:
+            done[name] = str(error)
+
+    threads = [threading.Thread(target=add, args=(name,)) for name in "ab"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for session in sessions.values():
+        session.close()
+    had = [name for name in "ab" if not done[name]]
+    assert had and all("are being added" in said or "meanwhile" in said for said in done.values() if said), done
+    for name in set("ab") - {*had}:
+        topic.sql(f"ALTER TABLE # ADD COLUMN {name} int")
+    assert topic.rows("SELECT id, v, a, b FROM #") == [(1, 10, 1, 2)]
+    assert len(source_of(topic).columns) == 6
+    topic.drop()
+
+
+def test_rows_that_compaction_has_taken_are_told(database: Database, kafka: Kafka) -> None:
+    """Reading again would not fail: rows of a table without a key are counted. With a key nothing is lost."""
+    compacting = {
+        "cleanup_policy": "compact", "segment_ms": "200", "min_cleanable_dirty_ratio": "0.01",
+        "max_compaction_lag_ms": "200",
+    }  # fmt: skip
+    topic = Topic(kafka, database, "id int, v int", **compacting)
+    topic.put(1, '{"id": 1, "v": 1}')
+    eventually(lambda: topic.rows("SELECT v FROM #") == [(1,)])
+    topic.put(1, '{"id": 1, "v": 2}')
+    eventually(lambda: topic.rows("SELECT v FROM #") == [(1,), (2,)])
+
+    def compacted() -> bool:
+        topic.put(0, '{"id": 0, "v": 0}')
+        return all(b'"v": 1' not in record.value() for record in kafka.records(topic.name))
+
+    eventually(compacted, "compaction")
+    with pytest.raises(HeadraceError, match="come of what can be read by now"):
+        topic.sql("ALTER TABLE # ADD COLUMN who text")
+    assert {(1,), (2,)} <= {*topic.rows("SELECT v FROM #")} and len(source_of(topic).columns) == 2
+    topic.drop()
+    topic.create("id int PRIMARY KEY, v int")
+    topic.sql("ALTER TABLE # ADD COLUMN who text")
+    assert topic.rows("SELECT * FROM #") == [(0, 0, None), (1, 2, None)]
     topic.drop()

@@ -63,6 +63,7 @@ KNOWN: Final[Mapping[str, str]] = {
     "columns.commit.before": "a table with more columns is filled, the one before still has the name",
     "columns.commit.after": "a table with more columns has the name, nobody has been told",
     "columns.slot.after": "the slot of a table is one of several, the table that is to have more columns is not there",
+    "columns.wider.after": "a source has more columns, the table that is to have them is not there",
     "copy.commit.before": "the files of a COPY are written, its folder is not there yet",
     "sink.bind.after": "which epoch a sink delivers next is durable, nothing of it has left",
     "sink.commit.before": "a sink is about to make an epoch visible in its target",

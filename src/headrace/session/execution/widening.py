@@ -173,6 +173,6 @@ def _check_rows(context: Context, table: ObjectRecord, new: ObjectRecord) -> Non
     ((before, now),) = select(context, parse_query(f"SELECT {', '.join(counts)}")).rows()
     if before != now:
         raise StatementError(
-            f'"{label(table)}" has {before} rows, of which only {now} come of what can be read by now',
+            f'"{label(table)}" has {before} rows, and {now} come of what can be read by now',
             sqlstate="55000", hint="records were deleted where it reads, by compaction say; " + AGAIN,
         )  # fmt: skip
