@@ -134,7 +134,7 @@ class LakeSource(Source):
     def __init__(self, options: Mapping[str, str], columns: Sequence[Column]):
         super().__init__(options, columns)
         self.values = self.declared.read({n: v for n, v in options.items() if n != FIELD_IDS}, COMMON_OPTIONS)
-        self._came: dict[str, Any] = json.loads(options.get(FIELD_IDS, "{}"))
+        self._came: dict[str, int | str] = json.loads(options.get(FIELD_IDS, "{}"))
         """What columns are called in files that have come since it was made."""
         self.name = ""
         self._on_error, self._max_rows = common_options(OptionReader(options))
@@ -218,10 +218,9 @@ class LakeSource(Source):
         self._check_type(column, field, "")
         return field.id
 
-    def _field_id(self, known: Mapping[str, Any], name: str) -> int | str | None:
+    def _field_id(self, known: Mapping[str, int | str], name: str) -> int | str | None:
         """What a column is called in files, if that was settled."""
-        found: int | str | None = self._came.get(name, known.get(name))
-        return found
+        return self._came.get(name, known.get(name))
 
     def latest_offsets(self, after: Offsets, limit: Admission, now_ms: int) -> Binding:
         """See `Source`."""
@@ -241,7 +240,7 @@ class LakeSource(Source):
             return self._go_on(table, after, limit)
         return self._follow(table, after, limit.estimated_rows(self._max_rows))
 
-    def _unread(self, table: LakeTable, known: Mapping[str, Any]) -> tuple[str, ...]:
+    def _unread(self, table: LakeTable, known: Mapping[str, int | str]) -> tuple[str, ...]:
         """The table's columns that it does not have, found out once for each look."""
         if self._left is None or self._left[0] is not table:
             mine = {self._field_id(known, c.name) for c in self.columns}
@@ -317,7 +316,9 @@ class LakeSource(Source):
         }  # fmt: skip
         return Binding(offsets, rows, False, None, to != table.newest)
 
-    def _settled_fields(self, table: LakeTable, at: int | None, known: Mapping[str, Any] | None) -> dict[str, Any]:
+    def _settled_fields(
+        self, table: LakeTable, at: int | None, known: Mapping[str, int | str] | None
+    ) -> dict[str, int | str]:  # fmt: skip
         """What the declared columns are called in files, as it was settled before, if it was.
 
         Raises `SourceError` for a column that is missing, or of a type that does not fit.
