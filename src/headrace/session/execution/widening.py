@@ -82,6 +82,7 @@ def _beside(
     found_by: Mapping[str, str], text: str,
 ) -> ObjectRecord:  # fmt: skip
     """Create the table with more columns, over the source with them: nobody else gives it others meanwhile."""
+    context.wait_for_views()  # a start of Spark defines all that there is, and must not wait for this while this waits
     with context.coordinator.defining():
         check_not_refreshed(context.catalog.state, table)  # it may have begun meanwhile
         context.coordinator.add_columns(source.id, columns, found_by)
