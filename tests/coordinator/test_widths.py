@@ -55,3 +55,9 @@ def test_a_table_that_was_being_filled_over_the_same_source_is_left_behind() -> 
     somebodys = view(14, "u$refreshed", "CREATE TABLE u$refreshed")
     state = CatalogState([wider(SOURCE, [B], {}, 11), table, new, index, somebodys])
     assert sorted(left_behind(state)) == [12, 13]
+
+
+def test_the_hidden_source_of_a_table_that_did_not_come_is_left_behind() -> None:
+    known = ObjectRecord(3, SourceContent(), "public", "s", (A,))
+    assert left_behind(CatalogState([SOURCE, known])) == [SOURCE.id]
+    assert left_behind(CatalogState([SOURCE, known, view(2)])) == []

@@ -1,4 +1,4 @@
-"""A server that is killed while a table gets columns: it has them all, with all values, or is what it was."""
+"""A server that is killed while a table is created, or gets columns: it has all of it, or what it had before."""
 
 from __future__ import annotations
 
@@ -43,10 +43,17 @@ def run(server: Server, there: Postgres) -> None:
     stop = threading.Event()
     writer = threading.Thread(target=write, args=(there, stop), daemon=True)
     try:
+        server.start("table.fed.after=kill@1")
+        create = (
+            f"CREATE TABLE t (id int PRIMARY KEY, v int) WITH (connector = 'postgres-cdc', hostname = '{HOST}', "
+            f"port = {there.port}, username = 'root', database.name = '{there.dbname}', table.name = 't')"
+        )
+        with pytest.raises(psycopg.Error):
+            server.execute(create)
+        assert server.wait_exit() == -9
         server.start()
         server.execute(
-            f"CREATE TABLE t (id int PRIMARY KEY, v int) WITH (connector = 'postgres-cdc', hostname = '{HOST}', "
-            f"port = {there.port}, username = 'root', database.name = '{there.dbname}', table.name = 't')",
+            create,
             "CREATE MATERIALIZED VIEW sums AS SELECT count(*) AS n, sum(v) AS s FROM t",
             "CREATE INDEX by_v ON t (v)",
         )

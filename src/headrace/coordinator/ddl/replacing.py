@@ -1,4 +1,4 @@
-"""Tables that are filled to take the place of another one, and what is left of them when a server ends meanwhile."""
+"""Tables that are filled to take the place of another one, and what is left when a server ends meanwhile."""
 
 from __future__ import annotations
 
@@ -31,12 +31,13 @@ def definition_with(table: ObjectRecord, statement: str) -> str:
 def left_behind(state: CatalogState) -> list[int]:
     """Tables that a server was filling when it ended, with what belongs to them: none can take its place any more.
 
-    One that somebody has given such a name is defined by a statement of its own.
+    One that somebody has given such a name is defined by a statement of its own. The hidden source of a table that a
+    server was creating is among them: nobody sees it, and it would be in the way of who creates the table again.
     """
     found = [o.id for o in state.objects_of(TableContent) if _takes_place(state, o, o.name, _SUFFIX)]
     for source in state.objects_of(SourceContent):
         part = source.content_as(SourceContent).part
-        if part is not None and _takes_place(state, source, part, _REFRESHED):
+        if part is not None and (not state.dependents(source.id) or _takes_place(state, source, part, _REFRESHED)):
             found += [source.id, *_above(state, source.id)]
     for table in state.objects_of(MaterializedViewContent):
         if table.id not in found and _takes_place(state, table, table.name, _REFRESHED):

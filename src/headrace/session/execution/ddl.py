@@ -21,6 +21,7 @@ from headrace.catalog.contents import (
 )
 from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import Column, arrow_type
+from headrace.common.faults import fault_point
 from headrace.common.jsonb.document import SPARK_TYPE as JSONB
 from headrace.common.span import SPARK_TYPE as SPAN
 from headrace.common.zones import Zone
@@ -339,6 +340,7 @@ def _feed(
     declared = [c if c.name in key else replace(c, not_null=False) for c in columns] if key else columns
     hidden = TableName(statement.name.schema, f"{statement.name.name}$changes")
     source = _define_source(context, statement, hidden, declared, given, content, key)
+    fault_point("table.fed.after")
     try:
         fed.check_key(key, source.columns)
         text = fed.query_of(source, key)
