@@ -154,7 +154,7 @@ public class Client {
         step("schemas", null, () -> rows(d.getSchemas(), "TABLE_SCHEM"));
         step("catalogs", "dev", () -> rows(d.getCatalogs(), "TABLE_CAT"));
         step("types", null, () -> rows(d.getTypeInfo()));
-        step("user types", "0", () -> rows(d.getUDTs(null, null, null, null)));
+        step("user types", "jt", () -> rows(d.getUDTs(null, null, "jt", null), "TYPE_NAME"));
         step("functions", "lower", () -> rows(d.getFunctions(null, null, "lower"), "FUNCTION_NAME"));
         step("columns of functions", null, () -> rows(d.getFunctionColumns(null, null, "lower", null)));
         step("procedures", "0", () -> rows(d.getProcedures(null, null, "lower")));
