@@ -19,7 +19,7 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake import Field as DeltaField
 from pyiceberg.catalog import load_catalog
 from pyiceberg.io.pyarrow import schema_to_pyarrow
-from pyiceberg.types import IntegerType, LongType, NestedField, StructType, TimestamptzType
+from pyiceberg.types import IntegerType, LongType, NestedField, StructType, TimestamptzType, TimeType
 from pyspark.sql import SparkSession
 
 from delta_log import DeltaLog, VectorLake
@@ -269,6 +269,25 @@ def test_tables_of_a_lake_get_columns(lake: Lake, spark: SparkSession, tmp_path:
         eventually(lambda: content(database, "SELECT * FROM seen") == Counter([(2, "y"), (3, "z")]))
         database.sql("CREATE MATERIALIZED VIEW all_of AS SELECT id, v, n, p FROM s")
         eventually(lambda: content(database, "SELECT * FROM all_of") == wanted)
+
+
+def test_a_column_without_counterpart_keeps_no_other_from_coming(spark: SparkSession, tmp_path: Path) -> None:
+    """And columns that are NOT NULL are no key: all rows stay."""
+    lake = IcebergLake(tmp_path)
+    with lake.table.update_schema() as update:
+        update.add_column("at", TimeType())
+        update.add_column("n", LongType())
+    lake.append([(1, "x", "a")])
+    with connect(tmp_path / "db", spark=spark) as database:
+        database.sql(f"CREATE TABLE t (id bigint NOT NULL, v text) WITH ({lake.sql()})")
+        eventually(lambda: content(database, "SELECT id FROM t") == {(1,): 1})
+        for text, said in (("ADD COLUMN none int", 'no column "none"'), ("ADD COLUMN at text", "time64"),
+                           ("REFRESH SCHEMA", '"at" of type time64')):  # fmt: skip
+            with pytest.raises(HeadraceError, match=said):
+                database.sql(f"ALTER TABLE t {text}")
+        database.sql("ALTER TABLE t ADD COLUMN n bigint")
+        lake.append([(1, "x", "a"), (1, "y", "a")])
+        eventually(lambda: content(database, "SELECT * FROM t") == {(1, "x", None): 2, (1, "y", None): 1})
 
 
 def test_what_changes_of_columns_is_told(tmp_path: Path) -> None:

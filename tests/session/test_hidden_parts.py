@@ -23,3 +23,13 @@ def test_a_table_that_is_being_filled_does_not_take_the_slot_of_the_one_beside_i
     ))  # fmt: skip
     assert [o.id for o in parts_of(state, [5])] == [4]
     assert [o.id for o in parts_of(state, [2])] == [3, 1]
+
+
+def test_a_table_that_is_being_filled_over_the_source_of_another_does_not_take_it_along() -> None:
+    state = CatalogState((
+        record(1, SourceContent(part="t"), "t$changes"),
+        record(2, MaterializedViewContent(), "t", 1),
+        record(3, MaterializedViewContent(), "t$refreshed", 1),
+    ))  # fmt: skip
+    assert parts_of(state, [3]) == []
+    assert [o.id for o in parts_of(state, [2])] == [1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from itertools import count as counting
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,9 @@ from headrace.common.faults import arm, disarm_all
 from headrace.config import Settings
 from headrace.errors import HeadraceError
 from headrace.session.database import Database, connect
+from headrace.session.execution import widening
+from headrace.session.execution.refilling import new_table
+from headrace.sql.statements import ColumnDef
 from kafka import Kafka
 from schema_registry import framed, schema_registry
 from support import eventually
@@ -186,6 +190,73 @@ def test_rows_that_could_get_lost_are_told(database: Database, kafka: Kafka) -> 
     with pytest.raises(HeadraceError, match="leaves out rows"):
         topic.sql("ALTER TABLE # ADD COLUMN who text")
     topic.drop()
+
+
+def test_columns_that_are_not_null_are_no_key(database: Database, kafka: Kafka) -> None:
+    """A table without a key keeps all rows, whatever its columns are."""
+    topic = Topic(kafka, database, "id int NOT NULL, v int")
+    topic.send('{"id": 1, "v": 10, "who": "ann"}', '{"id": 2, "v": 20}')
+    eventually(lambda: topic.rows("SELECT * FROM #") == [(1, 10), (2, 20)])
+    topic.sql("ALTER TABLE # ADD COLUMN who text")
+    topic.send('{"id": 1, "v": 10, "who": "ann"}', '{"id": 1, "v": 11}')
+    wanted = [(1, 10, "ann"), (1, 10, "ann"), (1, 11, None), (2, 20, None)]
+    eventually(lambda: topic.rows("SELECT * FROM #") == wanted)
+    topic.drop()
+
+
+def test_what_was_there_before_does_not_read_a_value_at_fault(database: Database, kafka: Kafka) -> None:
+    """In a new column: it stops, or loses the row, for nobody who does not know the column."""
+    for policy in ("fail", "skip"):
+        name = kafka.topic(f"wide{next(_numbers)}")
+        database.sql(
+            f"CREATE SOURCE {name} (id int) WITH (connector = 'kafka', topic = '{name}', on_error = '{policy}', "
+            f"properties.bootstrap.server = '{kafka.servers}') FORMAT PLAIN ENCODE JSON"
+        )
+        database.sql(f"CREATE MATERIALIZED VIEW {name}_n AS SELECT id FROM {name}")
+        kafka.send(name, '{"id": 1, "who": "ann"}')
+        eventually(lambda n=name: database.sql(f"SELECT id FROM {n}_n").rows() == [(1,)])
+        database.sql(f"ALTER SOURCE {name} ADD COLUMN who int")
+        kafka.send(name, '{"id": 2, "who": "bob"}', '{"id": 3, "who": 3}')
+        eventually(lambda n=name: sorted(database.sql(f"SELECT id FROM {n}_n").rows()) == [(1,), (2,), (3,)], policy)
+        if policy == "skip":
+            database.sql(f"CREATE MATERIALIZED VIEW {name}_w AS SELECT id, who FROM {name}")
+            assert database.sql(f"SELECT * FROM {name}_w").rows() == [(3, 3)]
+        database.sql(f"DROP SOURCE {name} CASCADE")
+
+
+def test_columns_that_were_looked_for_before_others_came(database: Database, kafka: Kafka) -> None:
+    """Of two statements the second one does not think that its column is there, nor takes the first one's away."""
+    topic = Topic(kafka, database)
+    topic.sql(
+        "CREATE MATERIALIZED VIEW #_n AS SELECT count(*) AS n FROM #; "
+        "CREATE SOURCE #_s (id int) WITH (connector = 'kafka', topic = '#', "
+        f"properties.bootstrap.server = '{kafka.servers}') FORMAT PLAIN ENCODE JSON"
+    )
+    state = database.catalog.state
+    source, table = (state.object_named("public", name) for name in (f"{topic.name}_s", topic.name))
+    assert source is not None and table is not None
+    hidden = source_of(topic)
+    with closing(database.session()) as session:
+        for what in ("SOURCE #_s", "TABLE #"):
+            topic.sql(f"ALTER {what} ADD COLUMN who text")
+        with pytest.raises(HeadraceError, match="by another statement meanwhile"):
+            widening.widen_source(session.context, source, [ColumnDef("who", "int")])
+        with pytest.raises(HeadraceError, match="by another statement meanwhile"):
+            widening.widen_table(session.context, table, hidden, "ALTER", [ColumnDef("at", "int")])
+    assert [c.name for c in source_of(topic).columns][-1] == "who"
+    topic.sql("DROP SOURCE #_s")
+    topic.drop()
+
+
+def test_a_table_is_dropped_while_it_gets_columns(database: Database, kafka: Kafka) -> None:
+    """What is being filled over the same source goes with it."""
+    topic = Topic(kafka, database)
+    table, source = database.catalog.state.object_named("public", topic.name), source_of(topic)
+    assert table is not None
+    with closing(database.session()) as session:
+        new_table(session.context, table, source, ["id"], "ALTER")
+    topic.sql("DROP TABLE #")
+    assert [o for o in database.catalog.state.objects.values() if o.name.startswith(topic.name)] == []
 
 
 def test_two_at_once(database: Database, kafka: Kafka) -> None:

@@ -35,6 +35,6 @@ def parts_of(state: CatalogState, ids: Iterable[int]) -> list[ObjectRecord]:
 
 
 def _is_of_another(part: ObjectRecord, names: Collection[str]) -> bool:
-    """Whether it is the slot of a table that is none of these: one of them is filled beside it, to take its place."""
+    """Whether it is what a table reads that is none of these: one of them is filled beside it, to take its place."""
     content = part.content
-    return isinstance(content, SourceContent) and content.shared and content.part not in names
+    return isinstance(content, SourceContent) and content.part not in names

@@ -282,15 +282,15 @@ class Attempts:
     def _source_input(
         self, job: Job, source_id: int, tasks: Sequence[ReadPart], parallelism: int
     ) -> SourceInput:  # fmt: skip
-        relation = self._live.graph.relation(source_id)
+        """What is read of a source: a value at fault in a column that came later is none of the job's."""
+        record = self._live.graph.relation(source_id).record
         if len(tasks) > parallelism:
             tasks = _Ranges(self._live, self._vault, job).joined(source_id, tasks, parallelism)
-        secrets = self._vault.values(relation.record.secrets)
-        columns = tuple((c.name, c.type, c.nullable) for c in relation.columns)
+        secrets = self._vault.values(record.secrets)
+        known = record.columns[: record.content.width_before(job.id)]
+        columns = tuple((c.name, c.type, c.nullable) for c in known)
         read = tuple(part.task for part in tasks)
-        return SourceInput(
-            read, dict(relation.record.options), columns, tuple(part.below_us for part in tasks), secrets
-        )
+        return SourceInput(read, dict(record.options), columns, tuple(part.below_us for part in tasks), secrets)
 
     def run_steps(self, now: EpochInFlight, steps: Sequence[tuple[JobPart[Job], Work]]) -> None:
         """Run steps of several parts as one Spark job.

@@ -66,12 +66,25 @@ def drop_records(context: Context, wanted: Sequence[ObjectRecord], *, cascade: b
     shown = [o for o in extra if not is_part(o) and not is_automatic(o)]
     notices = [Notice(f"drop cascades to {o.kind_name} {label(o)}") for o in shown]
     if order:
-        parts = parts_of(context.catalog.state, [o.id for o in order])
-        gone = list({o.id: o for o in [*order, *parts]}.values())
+        state = context.catalog.state
+        parts = parts_of(state, [o.id for o in order])
+        gone = list({o.id: o for o in [*order, *parts, *_filled_beside(state, parts)]}.values())
         notices += map(Notice, fed.drop(context, gone))
     for record in order:
         routines.forget(context, record)
     return notices
+
+
+def _filled_beside(state: CatalogState, parts: Iterable[ObjectRecord]) -> Iterator[ObjectRecord]:
+    """What is being filled over the hidden sources of tables, to take their place."""
+    for above in (state.objects[i] for part in parts if part.content.external for i in state.dependents(part.id)):
+        yield above
+        yield from _filled_beside(state, [above])
+        yield from (o for o in (state.objects[i] for i in state.dependents(above.id)) if _is_index(o))
+
+
+def _is_index(record: ObjectRecord) -> bool:
+    return isinstance(record.content, IndexContent)
 
 
 def _to_drop(context: Context, word: str, name: TableName) -> ObjectRecord | None:

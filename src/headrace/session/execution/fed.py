@@ -8,10 +8,12 @@ A table with a connector is a hidden source of changes and this view of it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Final
 
-from headrace.catalog.contents import SourceContent
+from headrace.catalog.contents import MaterializedViewContent, SourceContent
 from headrace.catalog.records import ObjectRecord
 from headrace.catalog.state import CatalogState
 from headrace.common.columns import Column
@@ -24,6 +26,7 @@ from headrace.sql.binder.spark_text import quoted
 
 COLUMNS: Final = {"operation": "_headrace_operation", "position": "_headrace_position"}
 """What is asked of the source by `INCLUDE`, and the column that it becomes."""
+_QUOTED: Final = re.compile("`((?:[^`]|``)+)`")
 
 
 def check_key(key: Sequence[str], columns: Sequence[Column]) -> None:
@@ -62,6 +65,24 @@ def query_of(source: ObjectRecord, key: Sequence[str]) -> str:
         f"SELECT {columns} FROM (SELECT *, row_number() OVER (PARTITION BY {keys} ORDER BY `{position}` DESC) "
         f"AS __n FROM `r{source.id}`) WHERE __n = 1 AND `{operation}` <> 'delete'"
     )
+
+
+def key_of(table: ObjectRecord, source: ObjectRecord) -> list[str]:
+    """The key by which the query of a table was made over its source: not every column that is NOT NULL is of it.
+
+    Raises `NotSupported` for a query that is none of `query_of`.
+    """
+    content = source.content_as(SourceContent)
+    source = replace(source, columns=source.columns[: content.width_before(table.id)])
+    text = table.content_as(MaterializedViewContent).spark_sql or ""
+    if text == query_of(source, ()):
+        return []
+    first, _, rest = query_of(source, [""]).partition(f"PARTITION BY {quoted('')} ")
+    keys = text.removeprefix(f"{first}PARTITION BY ").removesuffix(f" {rest}")
+    found = [name.replace("``", "`") for name in _QUOTED.findall(keys)]
+    if text != query_of(source, found):
+        raise NotSupported(f'the query by which "{table.name}" keeps rows', hint="drop it and create it again")
+    return found
 
 
 def is_fed(state: CatalogState, record: ObjectRecord) -> bool:

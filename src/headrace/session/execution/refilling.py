@@ -18,7 +18,7 @@ from headrace.coordinator.ddl.replacing import definition_with, name_while_refre
 from headrace.coordinator.decide.automatic import is_automatic
 from headrace.coordinator.decide.former import indexes_of, is_former, source_of
 from headrace.coordinator.decide.life import Life
-from headrace.errors import HeadraceError, SourceError, StatementError
+from headrace.errors import HeadraceError, SourceError, StatementError, UndefinedTable
 from headrace.session.context import Context
 from headrace.session.execution import ddl, fed
 from headrace.session.names import label
@@ -43,6 +43,8 @@ def check_running(context: Context, table: ObjectRecord, source: ObjectRecord) -
     """Raises what keeps a table that is filled beside it from being there."""
     state, content = context.catalog.state, source.content_as(SourceContent)
     origin = source if content.origin is None else state.objects[content.origin]
+    if table.id not in state.jobs:
+        raise UndefinedTable(f'relation "{label(table)}" does not exist', hint="it was dropped meanwhile")
     life = Life.of(state.jobs[table.id])
     if not (life.serves and life.runs):
         raise StatementError(
@@ -106,9 +108,13 @@ def _drop_unread(context: Context, former_id: int) -> None:
             context.coordinator.drop(gone)
 
 
-def new_table(context: Context, table: ObjectRecord, source: ObjectRecord, text: str) -> ObjectRecord:
-    """Create the table that is to take the place of another one, over a source. It is not filled yet."""
-    query = fed.query_of(source, [c.name for c in source.columns if not c.nullable])
+def new_table(
+    context: Context, table: ObjectRecord, source: ObjectRecord, key: Sequence[str], text: str
+) -> ObjectRecord:  # fmt: skip
+    """Create the table that is to take the place of another one, over a source, by the key of that. It is not filled
+    yet.
+    """
+    query = fed.query_of(source, key)
     content = MaterializedViewContent(spark_sql=query, called=table.name)
     name = TableName(table.schema, name_while_refreshed(table))
     definition, options = definition_with(table, text), _options(context, table)

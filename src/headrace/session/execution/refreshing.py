@@ -69,12 +69,13 @@ def refresh(context: Context, table: ObjectRecord, text: str, asked: Sequence[Co
     columns = _new_columns(context, source) if asked is None else _asked(context, table, source, asked)
     if not columns:
         return []
+    key = fed.key_of(table, source)
     _check_there(context, source, columns)
     if source.content_as(SourceContent).origin is None:
         source = _with_shared_slot(context, table, source)
     made = [_new_source(context, table, source, columns, text)]
     try:
-        made.append(new_table(context, table, made[0], text))
+        made.append(new_table(context, table, made[0], key, text))
     except BaseException:
         undo(context, table, made)
         raise

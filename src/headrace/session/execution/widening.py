@@ -17,7 +17,7 @@ from typing import Final
 from headrace.catalog.contents import SourceContent
 from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import Column
-from headrace.connectors.base import common_options
+from headrace.connectors.base import FIELD_IDS, Offsets, Source, common_options
 from headrace.connectors.option_reader import OptionReader
 from headrace.connectors.sources import open_source, refreshes, widens
 from headrace.errors import (
@@ -26,6 +26,7 @@ from headrace.errors import (
     NotSupported,
     StatementError,
     UndefinedColumn,
+    UndefinedTable,
 )
 from headrace.session.context import Context
 from headrace.session.execution import ddl, fed
@@ -49,7 +50,9 @@ def widen_source(context: Context, source: ObjectRecord, asked: Sequence[ColumnD
     """Give a source the columns that have come where it reads, or those that are asked for. Returns them."""
     columns, found_by = _wanted(context, source, source, asked)
     if columns:
-        context.coordinator.add_columns(source.id, columns, found_by)
+        with context.coordinator.defining():
+            _check_unaltered(context, source, source)
+            context.coordinator.add_columns(source.id, columns, found_by)
     return columns
 
 
@@ -84,9 +87,22 @@ def _beside(
     """Create the table with more columns, over the source with them: nobody else gives it others meanwhile."""
     context.wait_for_views()  # a start of Spark defines all that there is, and must not wait for this while this waits
     with context.coordinator.defining():
-        check_not_refreshed(context.catalog.state, table)  # it may have begun meanwhile
+        check_not_refreshed(context.catalog.state, table)  # it may have begun meanwhile, or even ended
+        _check_unaltered(context, table, source)
+        key = fed.key_of(table, source)
         context.coordinator.add_columns(source.id, columns, found_by)
-        return new_table(context, table, context.catalog.state.objects[source.id], text)
+        return new_table(context, table, context.catalog.state.objects[source.id], key, text)
+
+
+def _check_unaltered(context: Context, shown: ObjectRecord, source: ObjectRecord) -> None:
+    """Raise if a source is gone, or has other columns than when it was looked which ones are new."""
+    now = context.catalog.state.objects.get(source.id)
+    if now is None:
+        raise UndefinedTable(f'relation "{label(shown)}" does not exist', hint="it was dropped meanwhile")
+    if (now.columns, now.options.get(FIELD_IDS)) != (source.columns, source.options.get(FIELD_IDS)):
+        raise StatementError(
+            f"{called(shown)} has got columns by another statement meanwhile", sqlstate="55000", hint="try again"
+        )
 
 
 # ---- which columns
@@ -109,7 +125,7 @@ def _wanted(
     values = context.coordinator.secrets(source.secrets)
     opened = open_source(source.options, known, values)
     bound = context.catalog.state.newest_remap(source.id)
-    there = opened.columns_there({} if bound is None else bound.offsets) if refreshes(source.options) else None
+    there = _there(opened, source, {} if bound is None else bound.offsets, any_type=asked is not None)
     if asked is not None:
         new = _asked(shown, taken, None if there is None else [c.name for c in there], asked)
     elif there is not None:
@@ -123,6 +139,18 @@ def _wanted(
     if new:
         open_source(source.options, (*known, *new), values).start_offsets()
     return new, opened.found_by(new) if new else {}
+
+
+def _there(opened: Source, source: ObjectRecord, bound: Offsets, *, any_type: bool) -> list[Column] | None:
+    """The columns that are there by now; None where nobody says it, or with `any_type` where one has no counterpart."""
+    if not refreshes(source.options):
+        return None
+    try:
+        return opened.columns_there(bound)
+    except NotSupported:
+        if any_type:  # it need not be one that is wanted
+            return None
+        raise
 
 
 def _come(shown: ObjectRecord, there: Sequence[Column]) -> list[Column]:
