@@ -74,6 +74,21 @@ print(pa.array(pd.Categorical(["a", "b", "a"])).type, pa.array(pd.Index([1.0, fl
     assert _run(code) == "dictionary<values=string, indices=int8, ordered=0> 1\n"
 
 
+def test_who_asks_where_pandas_is_does_not_load_it() -> None:
+    """Polars and others look for it without loading it: pyarrow is told when somebody does."""
+    code = """
+import importlib.util
+import sys
+import headrace
+headrace.connect
+print(importlib.util.find_spec("pandas") is not None, "pandas" in sys.modules)
+import pandas as pd
+import pyarrow as pa
+print(pa.array(pd.Series([1.0, float("nan")])).null_count)
+"""
+    assert _run(code) == "True False\n1\n"
+
+
 def test_a_program_that_has_pandas_keeps_it() -> None:
     code = """
 import pandas as pd

@@ -6,7 +6,6 @@ tracebacks, pyarrow loads pandas before it makes its first array. They do withou
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -47,7 +46,7 @@ def absent(*packages: str) -> Iterator[None]:
 
 
 class _Awaited:
-    """Calls a function as soon as a package has been loaded."""
+    """Calls a function as soon as a package has been loaded; who only asks where it is found is told nothing else."""
 
     def __init__(self, package: str, then: Callable[[], object]) -> None:
         self._package = package
@@ -56,26 +55,25 @@ class _Awaited:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The package as it is found without this one, with the call behind it; nothing for all others."""
-        if name != self._package or self not in sys.meta_path:
+        """The package as the others find it, with the call behind it once it is loaded; nothing for all others."""
+        if name != self._package:
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
-        if spec is None or spec.loader is None:
-            sys.meta_path.insert(0, self)
-        else:
-            self._follow(spec.loader)
-        return spec
+        for finder in [finder for finder in sys.meta_path if finder is not self]:
+            find = getattr(finder, "find_spec", None)
+            spec: ModuleSpec | None = None if find is None else find(name, path, target)
+            if spec is not None:
+                if spec.loader is not None:
+                    self._follow(spec.loader)
+                return spec
+        return None
 
     def _follow(self, loader: Loader) -> None:
         load = loader.exec_module
 
         def exec_module(module: ModuleType) -> None:
-            try:
-                load(module)
-            except BaseException:
-                sys.meta_path.insert(0, self)  # who tries again may succeed
-                raise
+            load(module)
+            with suppress(ValueError):  # another thread may have seen to it
+                sys.meta_path.remove(self)
             self._then()
 
         # The loader stays the package's own: it is asked for the package's files later, too.
