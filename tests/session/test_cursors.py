@@ -122,9 +122,29 @@ def test_memory_is_limited(server: ServerThread, database: Database) -> None:
                 connection.execute("MOVE ALL d")
             assert failed.value.sqlstate == "53200"
             connection.execute("ROLLBACK")
+            connection.execute("BEGIN; DECLARE d SCROLL CURSOR WITH HOLD FOR SELECT n, t FROM much; SAVEPOINT s")
+            with pytest.raises(psycopg.Error):
+                connection.execute("MOVE ALL d")
+            connection.execute("ROLLBACK TO s; DELETE FROM much WHERE n = 1")
+            connection.execute("COMMIT")  # what has failed is not held, and is in the way of nothing else
+            assert said(connection, "FETCH d")[0] == "34000"
+            assert said(connection, "SELECT count(*)::int FROM much")[1] == [(99_999,)]
     finally:
         database.sql("ALTER SYSTEM RESET cursor_memory_bytes")
         database.sql("DROP TABLE much")
+
+
+def test_what_a_failed_commit_would_have_held_is_gone(server: ServerThread) -> None:
+    """It may have read what was never committed."""
+    with connect(server) as connection, connect(server) as other:
+        connection.execute("BEGIN")
+        connection.execute("INSERT INTO numbers VALUES (100)")
+        connection.execute(f"DECLARE c CURSOR WITH HOLD FOR {QUERY} DESC")
+        other.execute("INSERT INTO numbers VALUES (100)")
+        with pytest.raises(psycopg.errors.SerializationFailure):
+            connection.execute("COMMIT")
+        assert said(connection, "FETCH c")[0] == "34000"
+        other.execute("DELETE FROM numbers WHERE n = 100")
 
 
 @pytest.mark.parametrize("binary", [False, True])

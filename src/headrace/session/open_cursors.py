@@ -155,7 +155,9 @@ class OpenCursor:
             del self._starts[0]
 
     def hold(self) -> None:
-        """Get all rows that are left, so that nothing else is needed for them."""
+        """Get all rows that are left, so that nothing else is needed for them. One that has failed is not held."""
+        if self._failed:
+            return
         while self._pull():
             pass
         self._close_source()

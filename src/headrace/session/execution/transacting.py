@@ -10,6 +10,7 @@ from headrace.errors import NotSupported, SerializationFailure, TransactionError
 from headrace.session.context import Context
 from headrace.session.execution.handler import Handler, InScript, Needs, always
 from headrace.session.execution.in_transaction import end, explained, late_rows, opened
+from headrace.session.open_cursors import OpenCursor
 from headrace.session.result import Notice, Ready, Result
 from headrace.sql import statements as st
 
@@ -45,14 +46,19 @@ def commit(context: Context, statement: st.Statement) -> Result:
     transaction = context.transaction
     if transaction is None:
         return Result(st.Commit.told, notices=[Notice("there is no transaction in progress", "WARNING", "25P01")])
+    held: list[OpenCursor] = []
     try:
         if not transaction.failed:
-            for cursor in context.cursors.all():
-                if cursor.holds and not cursor.held:
-                    cursor.hold()
+            for cursor in [c for c in context.cursors.all() if c.holds and not c.held]:
+                cursor.hold()
+                held.append(cursor)
         outcome = None if transaction.failed else transaction.work.commit(context.check)
-    except SerializationFailure as error:
-        raise explained(context, transaction, error) from error
+    except BaseException as error:
+        for cursor in held:
+            cursor.held = False  # it goes with the transaction, whose changes it may have read
+        if isinstance(error, SerializationFailure):
+            raise explained(context, transaction, error) from error
+        raise
     finally:
         end(context)
     if outcome is not None:
