@@ -63,6 +63,16 @@ def test_all_ways_agree_on_the_time_of_a_transaction(client: psycopg.Connection[
     assert found == [now]
 
 
+def test_what_is_returned_of_changed_rows_is_of_that_time(client: psycopg.Connection[Any]) -> None:
+    client.execute("BEGIN")
+    (now,) = client.execute("SELECT now()").fetchall()
+    rows = client.execute("INSERT INTO a VALUES (2, DEFAULT, now()) RETURNING now(), at, v").fetchall()
+    rows += client.execute("UPDATE a SET v = now() WHERE k = 2 RETURNING current_timestamp, at, v").fetchall()
+    rows += client.execute("DELETE FROM a WHERE k = 2 RETURNING transaction_timestamp(), at, v").fetchall()
+    client.execute("ROLLBACK")
+    assert rows == [now * 3] * 3
+
+
 def test_statements_of_one_text_have_one_time(client: psycopg.Connection[Any]) -> None:
     cursor = client.execute(f"SELECT now(), statement_timestamp(); {BY_SPARK}; INSERT INTO a VALUES (5); SELECT now()")
     rows = []

@@ -11,6 +11,7 @@ from sqlglot import exp
 from headrace.common.lazy_dataclass import dataclass
 from headrace.common.zones import UTC, Zone
 from headrace.errors import NotSupported, SyntaxFault, UndefinedColumn
+from headrace.sql.binder.moments import Times
 from headrace.sql.binder.row_changes import QueryWanted
 from headrace.sql.datatypes import spark_type
 from headrace.sql.dialect import Headrace, parse_expression_tokens, parse_statement_tokens, tokenize
@@ -227,9 +228,9 @@ class Returning:
         """The list as a query over the table."""
         return self._query
 
-    def to_spark(self, rename: Rename, schema: Schema, zone: Zone) -> str:
-        """A `SELECT` of the list over the changed rows, which `rename` names in place of the table."""
-        return self._query.to_spark(rename, schema, zone=zone)
+    def to_spark(self, rename: Rename, schema: Schema, zone: Zone, times: Times | None = None) -> str:
+        """A `SELECT` of the list over the changed rows, which `rename` names in place of the table; see `Query`."""
+        return self._query.to_spark(rename, schema, zone=zone, times=times)
 
 
 def target_of(table: TableName, alias: str | None) -> exp.Table:

@@ -349,7 +349,7 @@ def returning(
         spark = engine.session_for(None)
         frame = spark.createDataFrame(rows)
         with engine.views({record.id: frame}) as labels:
-            found = spark.sql(wanted.to_spark(lambda _: labels[record.id], schema, context.zone))
+            found = spark.sql(wanted.to_spark(lambda _: labels[record.id], schema, context.zone, context.times))
         columns = with_origins(columns_of(found), record, returned_items(wanted, record))
         return Result(tag, columns, iter(list(stream(found))))
 
