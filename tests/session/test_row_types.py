@@ -51,6 +51,13 @@ def test_types_relations_and_names_go_together(client: psycopg.Connection[Any]) 
     assert keys == [(0,)]
 
 
+def test_what_is_no_relation_has_no_type(client: psycopg.Connection[Any]) -> None:
+    client.execute("DROP SECRET IF EXISTS word; CREATE SECRET word AS 'x'")
+    with pytest.raises(psycopg.errors.UndefinedObject, match='type "word" does not exist'):
+        client.execute("SELECT 'word'::regtype")
+    client.execute("DROP SECRET word")
+
+
 def test_asyncpg_and_automap_read_such_tables(server: ServerThread, client: psycopg.Connection[Any]) -> None:
     client.execute("INSERT INTO pairs VALUES (1, 'x')")
 

@@ -84,8 +84,8 @@ def relations(context: Context) -> list[ObjectRecord]:
 
 
 def has_row_type(record: ObjectRecord) -> bool:
-    """Whether PostgreSQL has a composite type for the rows of a relation: an index has none."""
-    return not isinstance(record.content, IndexContent)
+    """Whether an object has rows of a composite type, as PostgreSQL sees it: an index has none."""
+    return record.content.relation and not isinstance(record.content, IndexContent)
 
 
 def row_types(record: ObjectRecord) -> tuple[int, int]:
