@@ -16,7 +16,7 @@ from sqlglot import exp
 
 from headrace.catalog.contents import TableContent
 from headrace.catalog.records import ObjectRecord
-from headrace.common.columns import Column, arrow_schema
+from headrace.common.columns import Column, arrow_schema, arrow_type
 from headrace.coordinator.decide.watermarks import declared
 from headrace.coordinator.writes.written_rows import affected_twice
 from headrace.dataflow.operators.kernel_expressions import RowColumns
@@ -190,11 +190,12 @@ class _Update:
             outputs = [twins.of(output.value) for output in query.outputs]
             rows = RowColumns.of([c.combine_chunks() for c in pairs.columns], pairs.num_rows)
             kept = rows if where is None else rows.where(where)
-            number, *values = [kept.array(output) for output in outputs]
+            number, *found = [kept.array(output) for output in outputs]
+            values = [pa.chunked_array([v]).cast(arrow_type(c.type)) for v, c in zip(found, self._targets, strict=True)]
         except Exception:  # of whatever kind: Spark gives the verdict
             self._context.check()
             return None
-        return np.asarray(number, dtype=np.int64), [pa.chunked_array([v]) for v in values]
+        return np.asarray(number, dtype=np.int64), values
 
     def _by_spark(self, pairs: pa.Table) -> _Changed:
         context, engine, bound = self._context, self._context.engine, self._bound
