@@ -109,12 +109,12 @@ def test_what_is_wrong_changes_nothing(client: Client, extra: str, what: str, st
 
 @KINDS
 def test_what_a_column_cannot_hold_is_told(client: Client, extra: str) -> None:
-    client.execute(f"CREATE TABLE t (a int PRIMARY KEY, n tinyint{extra})")
-    client.execute("INSERT INTO t (a, n) VALUES (1, 100)")
-    for value in ("300", "t.n + excluded.n"):
+    client.execute(f"CREATE TABLE t (a int PRIMARY KEY, n smallint{extra})")
+    client.execute("INSERT INTO t (a, n) VALUES (1, 30000)")
+    for value in ("40000", "t.n + excluded.n"):
         with pytest.raises(psycopg.errors.NumericValueOutOfRange):
-            client.execute(f"INSERT INTO t (a, n) VALUES (1, 100) ON CONFLICT (a) DO UPDATE SET n = {value}")
-    assert rows(client, "SELECT a, n::int FROM t") == [(1, 100)]
+            client.execute(f"INSERT INTO t (a, n) VALUES (1, 30000) ON CONFLICT (a) DO UPDATE SET n = {value}")
+    assert rows(client, "SELECT a, n::int FROM t") == [(1, 30000)]
 
 
 @KINDS
