@@ -130,8 +130,10 @@ def test_asyncpg_asks_the_catalogs_about_types(server: ServerThread, table: str)
         await connection.reset_type_codec("jsonb", schema="pg_catalog")
         with pytest.raises(ValueError, match=r"unknown type: public\.hstore"):
             await connection.set_builtin_type_codec("hstore", codec_name="pg_contrib.hstore")
-        with pytest.raises(ValueError, match=f"unknown type: public.{table}"):  # there are no types of tables' rows
-            await connection.set_type_codec(table, encoder=str, decoder=str)
+        with pytest.raises(ValueError, match=r"unknown type: public\.no_table"):
+            await connection.set_type_codec("no_table", encoder=str, decoder=str)
+        await connection.set_type_codec(table, encoder=tuple, decoder=tuple, format="tuple")
+        await connection.reset_type_codec(table)
         rows = await connection.fetch(
             "SELECT oid, typname, typtype, typinput FROM pg_type WHERE oid = ANY($1) AND typtype = $2", [23, 25], b"b"
         )

@@ -80,7 +80,7 @@ REFUSED = [
     ("UPDATE ONLY t SET a = 1", "0A000", "ONLY", 13),
     ("DELETE FROM ONLY t", "0A000", "ONLY", 18),
     ("SELECT * FROM ONLY t", "0A000", "ONLY", 20),
-    ("INSERT INTO t VALUES (1) ON CONFLICT (a) WHERE a > 1 DO UPDATE SET b = 'x'", "0A000", "ON CONFLICT", 49),
+    ("INSERT INTO t VALUES (1) ON CONFLICT (a) WHERE a > 1 DO UPDATE SET b = 'x'", "0A000", "ON CONFLICT", 48),
     ("INSERT INTO t DEFAULT VALUES", "0A000", "DEFAULT VALUES", 13),
     ("INSERT OR REPLACE INTO t VALUES (1)", "42601", "syntax error at or near", 8),
     ("INSERT OVERWRITE t VALUES (1)", "42601", "syntax error at or near", 8),

@@ -458,13 +458,17 @@ class Insert(Statement, writes=True, preparable=True, tag="INSERT 0", counts=Tru
     """
 
     verb: ClassVar[str] = "insert into"
-    privileges: ClassVar[str] = "a"
     table: TableName
     columns: tuple[str, ...]
     query: Query | None = None
     rows: InsertedRows | None = None
     returning: Returning | None = None
     conflict: Conflict | None = None
+
+    @property
+    def privileges(self) -> str:
+        """A letter for each privilege on the table: an update of what is there takes more."""
+        return "awr" if self.conflict is not None and self.conflict.updates else "a"
 
     def literal_rows(self, column_types: Sequence[str], zone: Zone) -> list[list[object]] | None:
         """The rows as Python values that fit Arrow arrays of the Spark types given, or None if one is no literal.

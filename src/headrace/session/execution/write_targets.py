@@ -28,8 +28,6 @@ Writing = st.Insert | st.Update | st.Delete | st.CopyFrom | st.CopyFromFiles
 def letters_of(statement: Writing) -> str:
     """A letter for each privilege that a statement takes on the table that it writes to."""
     letters = statement.privileges
-    if isinstance(statement, st.Insert) and statement.conflict is not None and statement.conflict.updates:
-        letters += "wr"
     return letters + "r" if statement.returning is not None and "r" not in letters else letters
 
 
