@@ -24,7 +24,7 @@ from headrace.coordinator.decide.watermarks import declared
 from headrace.coordinator.writes.requests import WriteResult
 from headrace.errors import InvalidParameter, UndefinedColumn, WrongObjectType
 from headrace.session.context import Context
-from headrace.session.execution.defaults import default_values, left_out
+from headrace.session.execution.defaults import default_values, left_out, refuse_of_each_row
 from headrace.session.execution.handler import Handler, InScript, Needs
 from headrace.session.execution.in_transaction import Written, late_rows, run_writing
 from headrace.session.execution.large_writes import insert_here
@@ -107,6 +107,7 @@ class _Sink:
         self.columns = [ResultColumn(c.name, c.type) for c in targets]
         given = {c.name for c in targets}
         self.required = frozenset(c.name for c in record.columns if c.name in given and is_required(record, c))
+        refuse_of_each_row(record, left_out(record, targets), "COPY")
         self._defaults = default_values(context, record, left_out(record, targets))
         self._schema = arrow_schema([Column(c.name, c.type) for c in record.columns])
         self._held: list[pa.RecordBatch] = []

@@ -33,7 +33,7 @@ from headrace.session.context import Context
 from headrace.session.engine import columns_of
 from headrace.session.execution import fed, secrets
 from headrace.session.execution.copying import query_of
-from headrace.session.execution.defaults import default_values, left_out
+from headrace.session.execution.defaults import default_values, left_out, refuse_of_each_row
 from headrace.session.execution.handler import Handler, InScript, Needs
 from headrace.session.execution.in_transaction import run_writing
 from headrace.session.execution.large_writes import insert_frame
@@ -77,6 +77,7 @@ def copy_from_files(context: Context, statement: st.CopyFromFiles) -> Result:
     offsets = _everything(context, source, statement.place)
     folders.check_of_format({f for f in (format_of(path, form) for path in offsets) if f}, statement.options)
     files = ObjectRecord(0, SourceContent(), "", "files", columns=read, options=options)
+    refuse_of_each_row(record, left_out(record, columns), "COPY")
     defaults = default_values(context, record, left_out(record, columns))
     ignore = record.content_as(TableContent).on_conflict == "ignore"
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Final
 
 import pyarrow as pa
 
 from headrace.catalog.contents import TableContent
 from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import Column, arrow_type
+from headrace.errors import NotSupported
 from headrace.session.context import Context
 from headrace.session.defined import declared_zone
 from headrace.session.execution.assignment import assigned
@@ -19,6 +22,9 @@ from headrace.session.names import BoundQuery, names_of
 from headrace.session.system.asking_functions import localize
 from headrace.sql.parser import parse_query
 
+_OF_EACH_ROW: Final = re.compile(r"\b(random|gen_random_uuid)\s*\(", re.IGNORECASE)
+"""Functions that have another value for each row. Where a literal looks like a call, rows are asked for in vain."""
+
 
 def left_out(record: ObjectRecord, given: Sequence[Column]) -> list[Column]:
     """The columns of a table that are not among the given ones."""
@@ -26,8 +32,44 @@ def left_out(record: ObjectRecord, given: Sequence[Column]) -> list[Column]:
     return [column for column in record.columns if column.name not in names]
 
 
-def default_values(context: Context, record: ObjectRecord, columns: Sequence[Column]) -> Mapping[str, pa.Array]:
-    """The value of each of these columns that its default gives, as an array of one."""
+def of_each_row(record: ObjectRecord, columns: Sequence[Column]) -> list[Column]:
+    """Those of some columns whose defaults have another value for each row."""
+    texts = record.content_as(TableContent).defaults
+    return [c for c in columns if _OF_EACH_ROW.search(texts.get(c.name, "")) is not None]
+
+
+def refuse_of_each_row(record: ObjectRecord, columns: Sequence[Column], what: str) -> None:
+    """Raise `NotSupported` for columns that are left out where all rows get the same defaults."""
+    for column in of_each_row(record, columns):
+        raise NotSupported(
+            f'{what} without the column "{column.name}", whose default has another value for each row',
+            hint="give the column values, or fill the table by INSERT ... SELECT",
+        )
+
+
+def default_values(
+    context: Context, record: ObjectRecord, columns: Sequence[Column], rows: int = 1
+) -> Mapping[str, pa.Array]:  # fmt: skip
+    """The values of each of these columns that its default gives to so many rows; at least one."""
+    each = of_each_row(record, columns) if rows > 1 else []
+    same = _same_values(context, record, [c for c in columns if c not in each])
+    found = {name: pa.repeat(value[0], max(rows, 1)) for name, value in same.items()}
+    return {**found, **_values_of_rows(context, record, each, rows)} if each else found
+
+
+def _values_of_rows(
+    context: Context, record: ObjectRecord, columns: Sequence[Column], rows: int
+) -> Mapping[str, pa.Array]:  # fmt: skip
+    texts, zone = record.content_as(TableContent).defaults, declared_zone(record)
+    wanted = AssignedQuery(
+        _bound(context, record, [texts[c.name] for c in columns], f" FROM generate_series(1, {rows})"), columns,
+        lambda heads, inner: assigned(heads, inner, columns, zone),
+    )  # fmt: skip
+    found = rows_of(context, wanted)
+    return {c.name: found.column(i).cast(arrow_type(c.type)).combine_chunks() for i, c in enumerate(columns)}
+
+
+def _same_values(context: Context, record: ObjectRecord, columns: Sequence[Column]) -> Mapping[str, pa.Array]:
     texts, zone = record.content_as(TableContent).defaults, declared_zone(record)
     found: dict[str, object] = {}
     asking: list[Column] = []
@@ -46,7 +88,7 @@ def default_values(context: Context, record: ObjectRecord, columns: Sequence[Col
     return {column.name: pa.array([found[column.name]], arrow_type(column.type)) for column in columns}
 
 
-def _bound(context: Context, record: ObjectRecord, texts: Sequence[str]) -> BoundQuery:
+def _bound(context: Context, record: ObjectRecord, texts: Sequence[str], behind: str = "") -> BoundQuery:
     """The query for some defaults, in the time zone in which they were declared."""
-    query = localize(context, parse_query(f"SELECT {', '.join(texts)}"))
+    query = localize(context, parse_query(f"SELECT {', '.join(texts)}{behind}"))
     return BoundQuery(query, replace(names_of(context), zone=declared_zone(record)))

@@ -24,7 +24,7 @@ from headrace.session.context import Context
 from headrace.session.defined import declared_zone
 from headrace.session.engine import columns_of
 from headrace.session.execution.assignment import assigned
-from headrace.session.execution.defaults import default_values, left_out
+from headrace.session.execution.defaults import default_values, left_out, of_each_row
 from headrace.session.execution.handler import Columns, Handler, InScript, Needs, Server, Types
 from headrace.session.execution.in_transaction import Written, late_rows, run_writing
 from headrace.session.execution.kernel_queries import ROWS_AT_MOST, AssignedQuery, rows_by_kernels, rows_of
@@ -62,6 +62,8 @@ def insert(context: Context, statement: st.Insert) -> Result:
     record = target_table(context, statement)
     columns = target_columns(record, statement.columns)
     ignore, conflict = ignores(record, statement), conflict_of(record, statement)
+    # Spark's tasks give all rows the same defaults; a query without a list of columns may leave any of them out.
+    alike = not of_each_row(record, left_out(record, columns) if statement.columns else record.columns)
 
     def run(transaction: Transaction) -> tuple[Result, Written | None]:
         if conflict is not None and conflict.updates:
@@ -70,7 +72,7 @@ def insert(context: Context, statement: st.Insert) -> Result:
             rows = upserted(context, transaction, record, conflict, rows)
             tag = statement.counted(rows.num_rows)
             return returning(context, statement.returning, statement.table, record, rows, tag), None
-        if statement.query is not None and statement.returning is None and declared(record) is None:
+        if statement.query is not None and statement.returning is None and declared(record) is None and alike:
             written = insert_query(
                 context, transaction, record, columns, statement.query, bool(statement.columns),
                 "ignore" if ignore else "overwrite",
@@ -159,9 +161,10 @@ def _from_literals(
         for c in record.columns for i in [at.get(c.name)]
     }  # fmt: skip
     open_ones = [c for c in record.columns if any(v is DEFAULT for v in given[c.name])]
-    defaults = {name: value[0].as_py() for name, value in default_values(context, record, open_ones).items()}
+    found = default_values(context, record, open_ones, len(rows))
+    defaults = {name: values.to_pylist() for name, values in found.items()}
     arrays = [
-        pa.array([defaults[c.name] if v is DEFAULT else v for v in given[c.name]], arrow_type(c.type))
+        pa.array([defaults[c.name][i] if v is DEFAULT else v for i, v in enumerate(given[c.name])], arrow_type(c.type))
         for c in record.columns
     ]
     return pa.Table.from_arrays(arrays, schema=_schema(record))
@@ -179,14 +182,14 @@ def _from_query(
     computed = rows_of(context, AssignedQuery(bound, targets, wrap, exact=exact))
     given = targets[: computed.num_columns]
     at = {c.name: i for i, c in enumerate(given)}
-    defaults = default_values(context, record, left_out(record, given))
+    defaults = default_values(context, record, left_out(record, given), computed.num_rows)
     arrays = []
     for column in record.columns:
         kind = arrow_type(column.type)
         if column.name in at:
             arrays.append(computed.column(at[column.name]).cast(kind))
         else:
-            arrays.append(pa.repeat(defaults[column.name][0], computed.num_rows))
+            arrays.append(defaults[column.name].slice(0, computed.num_rows))
     return pa.Table.from_arrays(arrays, schema=_schema(record))
 
 
