@@ -6,7 +6,7 @@ being filled is dropped by the next start.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 
 from headrace.catalog.contents import IndexContent, MaterializedViewContent, SourceContent
@@ -18,12 +18,12 @@ from headrace.coordinator.ddl.replacing import definition_with, name_while_refre
 from headrace.coordinator.decide.automatic import is_automatic
 from headrace.coordinator.decide.former import indexes_of, is_former, source_of
 from headrace.coordinator.decide.life import Life
-from headrace.errors import HeadraceError, SourceError, StatementError, UndefinedTable
+from headrace.errors import HeadraceError, NotSupported, SourceError, StatementError, UndefinedTable
 from headrace.session.context import Context
 from headrace.session.execution import ddl, fed
 from headrace.session.names import label
 from headrace.sql.binder.spark_text import quoted
-from headrace.sql.statements import TableName
+from headrace.sql.statements import ColumnDef, TableName
 from headrace.sql.type_names import pg_type_text
 
 
@@ -37,6 +37,17 @@ def check_not_refreshed(state: CatalogState, table: ObjectRecord) -> None:
             f'columns are being added to "{label(table)}" by another statement', sqlstate="55006",
             hint="try again when that has ended",
         )  # fmt: skip
+
+
+def check_asked(shown: ObjectRecord, taken: Collection[str], column: ColumnDef, what: str) -> None:
+    """Raise for a column of ADD COLUMN that is there, or of which more is said than `what` has a place for."""
+    if column.name in taken:
+        raise StatementError(f'column "{column.name}" of relation "{label(shown)}" already exists', sqlstate="42701")
+    if column.default is not None or column.generated is not None or column.not_null:
+        raise NotSupported(
+            f"DEFAULT, NOT NULL or a generated column of {what}",
+            hint="its values are those that are there: name and type are all to say",
+        )
 
 
 def check_running(context: Context, table: ObjectRecord, source: ObjectRecord) -> None:

@@ -23,12 +23,12 @@ from headrace.coordinator.decide.former import source_of
 from headrace.errors import (
     DuplicateTable,
     NotSupported,
-    StatementError,
     UndefinedColumn,
 )
 from headrace.session.context import Context
 from headrace.session.execution import ddl, fed
 from headrace.session.execution.refilling import (
+    check_asked,
     check_not_refreshed,
     check_running,
     new_table,
@@ -115,15 +115,7 @@ def _asked(
     """The columns of ADD COLUMN, which have to be there."""
     known, there = {c.name for c in table.columns}, {c.name for c in _new_columns(context, source)}
     for column in asked:
-        if column.name in known:
-            raise StatementError(
-                f'column "{column.name}" of relation "{label(table)}" already exists', sqlstate="42701"
-            )
-        if column.default is not None or column.generated is not None or column.not_null:
-            raise NotSupported(
-                "DEFAULT, NOT NULL or a generated column of a table that follows another one",
-                hint="its values are those that are there: name and type are all to say",
-            )
+        check_asked(table, known, column, "a table that follows another one")
         if column.name not in there:
             raise UndefinedColumn(
                 f'the table that "{label(table)}" follows has no column "{column.name}"',

@@ -31,7 +31,7 @@ from headrace.errors import (
 from headrace.session.context import Context
 from headrace.session.execution import ddl, fed
 from headrace.session.execution.kernel_queries import all_of
-from headrace.session.execution.refilling import check_not_refreshed, check_running, new_table, take_place
+from headrace.session.execution.refilling import check_asked, check_not_refreshed, check_running, new_table, take_place
 from headrace.session.execution.select import select
 from headrace.session.names import label
 from headrace.sql.parser import parse_query
@@ -172,15 +172,7 @@ def _asked(
 ) -> list[Column]:  # fmt: skip
     """The columns of ADD COLUMN; where somebody knows which there are, they have to be among them."""
     for column in asked:
-        if column.name in taken:
-            raise StatementError(
-                f'column "{column.name}" of relation "{label(shown)}" already exists', sqlstate="42701"
-            )
-        if column.default is not None or column.generated is not None or column.not_null:
-            raise NotSupported(
-                "DEFAULT, NOT NULL or a generated column of what is read from outside",
-                hint="its values are those that are there: name and type are all to say",
-            )
+        check_asked(shown, taken, column, "what is read from outside")
         if there is not None and column.name not in there:
             raise UndefinedColumn(
                 f'there is no column "{column.name}" where "{label(shown)}" is read from',
