@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import selectors
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -23,6 +24,13 @@ def eventually(condition: Callable[[], object], what: str = "it to come true", t
     while not condition():
         assert time.monotonic() < until_s, f"waited {timeout_s:g} s for {what}"
         time.sleep(POLL_S)
+
+
+def wait_for_line(file: int, event: int = selectors.EVENT_READ) -> bool:
+    """Wait until a descriptor, of whatever number, can be read from, or written to; whether it can."""
+    with selectors.DefaultSelector() as selector:
+        selector.register(file, event)
+        return bool(selector.select(WAIT_S))
 
 
 @contextmanager

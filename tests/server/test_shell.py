@@ -5,7 +5,6 @@ import errno
 import io
 import os
 import pty
-import select
 import shutil
 import subprocess
 import sys
@@ -23,7 +22,7 @@ from headrace.shell.link import EmbeddedLink, Heading, Link, RemoteLink
 from headrace.shell.script import split_statements
 from headrace.shell.shell import Options, Shell
 from headrace.shell.table import aligned, expanded
-from support import WAIT_S
+from support import WAIT_S, wait_for_line
 
 
 class CatalogSession:
@@ -251,8 +250,7 @@ class Terminal:
 
     def _read(self) -> bool:
         """Wait until it says something more; False at the end."""
-        ready, _, _ = select.select([self._control], [], [], WAIT_S)
-        assert ready, f"nothing more is said after {self._rest!r}"
+        assert wait_for_line(self._control), f"nothing more is said after {self._rest!r}"
         try:
             said = os.read(self._control, 4096)
         except OSError as error:  # how Linux says that nobody has the terminal open any more

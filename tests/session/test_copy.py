@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import io
-import select
+import selectors
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ from clients import connect, count
 from headrace.server import ServerThread
 from headrace.session.database import Database
 from headrace.session.execution import copying
-from support import WAIT_S, eventually
+from support import WAIT_S, eventually, wait_for_line
 
 COLUMNS = (
     "id int PRIMARY KEY, name text, price numeric(10,2), day date, x float8, ok boolean, raw bytea, at timestamptz"
@@ -154,9 +154,9 @@ def test_a_client_may_give_up(server: ServerThread, table: str) -> None:
 def next_result(line: psycopg.pq.abc.PGconn) -> psycopg.pq.abc.PGresult | None:
     """The next result of what was sent; waits without holding up the server's threads."""
     while line.flush():
-        select.select([], [line.socket], [], WAIT_S)
+        wait_for_line(line.socket, selectors.EVENT_WRITE)
     while line.is_busy():
-        select.select([line.socket], [], [], WAIT_S)
+        wait_for_line(line.socket)
         line.consume_input()
     return line.get_result()
 
