@@ -14,6 +14,7 @@ LATER = (
     "duckdb",
     "obstore",
     "cryptography",
+    "pydantic",
     "psycopg",
     "pyspark.sql.connect",
     "headrace.demo",

@@ -32,8 +32,9 @@ common/   epochs, clocks, columns, fault points: nothing that depends on headrac
 
 Used by all parts:
 
-config.py  every setting: type, default, unit, meaning
-errors.py  every error that reaches a user, with its SQLSTATE
+config.py          every setting: type, default, unit, meaning
+errors.py          every error that reaches a user, with its SQLSTATE
+typed_settings.py  what a class of settings is: typed fields, read from arguments, environment variables and texts
 """
 
 from __future__ import annotations

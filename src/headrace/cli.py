@@ -477,14 +477,14 @@ def _require_java() -> None:
 
 def _with_directory(settings: Settings) -> tuple[Settings, Path | None]:
     """The settings with a directory; what is made for the cache of a server that needs no other goes with it."""
-    if "data_dir" in settings.model_fields_set:
+    if settings.is_given("data_dir"):
         return settings, None
     if settings.catalog_url is None or settings.state_url is None:
         raise _Failure("say where the database is: --data DIR, or both --catalog URL and --state URL")
     import tempfile
 
     scratch = Path(tempfile.mkdtemp(prefix="headrace-"))
-    return settings.model_copy(update={"data_dir": scratch}), scratch
+    return settings.replaced(data_dir=scratch), scratch
 
 
 def _open(settings: Settings, master: str | None, scratch: Path | None = None, *, standby: bool = False) -> Instance:
@@ -501,17 +501,9 @@ def _open(settings: Settings, master: str | None, scratch: Path | None = None, *
 
 def _settings(data: Path | None, **given: Any) -> Settings:
     """The settings of this process: what the command was given goes before the environment."""
-    from pydantic import ValidationError
-
     from headrace.config import Settings
 
-    changes = {name: value for name, value in {"data_dir": data, **given}.items() if value is not None}
-    try:
-        return Settings(**changes)
-    except ValidationError as error:
-        first = error.errors()[0]
-        name = ".".join(str(part) for part in first["loc"])
-        raise _Failure(f"invalid value for the setting {name}: {first['msg']}") from error
+    return Settings(**{name: value for name, value in {"data_dir": data, **given}.items() if value is not None})
 
 
 def _log(settings: Settings) -> None:

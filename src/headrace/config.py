@@ -10,14 +10,12 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Final, Literal
-
-from pydantic import Field, SecretStr, ValidationError
-from pydantic.fields import FieldInfo
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from typing import ClassVar, Final, Literal
 
 from headrace.errors import InvalidParameter, UndefinedObject
+from headrace.typed_settings import HIDDEN, Declared, Typed, UnfitValue, declared
 
 ENV_PREFIX: Final = "HEADRACE_"
 """What the environment variable of every setting starts with."""
@@ -27,20 +25,16 @@ DEFAULT_RULES: Final = "host all all loopback trust; host all all all scram-sha-
 _PASSWORD: Final = re.compile(r"(?<=://)([^/@:]*):[^/@]*@")
 
 
-def _start(default: Any, meaning: str, **constraints: Any) -> Any:
-    """A setting that is fixed when the process starts."""
-    return Field(default, description=meaning, json_schema_extra={"runtime": False}, **constraints)
+_start = declared
+"""A setting that is fixed when the process starts."""
+_runtime = partial(declared, runtime=True)
+"""A system parameter: SQL may change it while the server runs."""
 
 
-def _runtime(default: Any, meaning: str, **constraints: Any) -> Any:
-    """A system parameter: SQL may change it while the server runs."""
-    return Field(default, description=meaning, json_schema_extra={"runtime": True}, **constraints)
+class Settings(Typed):
+    """The settings of one headrace process. Raises `InvalidParameter` for an unknown one and for a bad value."""
 
-
-class Settings(BaseSettings):
-    """The settings of one headrace process."""
-
-    model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, frozen=True, extra="forbid")
+    ENV_PREFIX: ClassVar[str] = ENV_PREFIX
 
     # Where things are
     data_dir: Path = _start(Path("headrace-data"), "Directory that holds the catalog and the state.")
@@ -56,8 +50,8 @@ class Settings(BaseSettings):
     deploy_generation: int = _start(
         0,
         "Number of this deployment: once a process of a higher one has opened the catalog, this one does not.",
-        ge=0,
-        lt=1 << 63,
+        least=0,
+        most=(1 << 63) - 1,
     )
     catalog_options: dict[str, str] = _start(
         {}, "Options of the catalog's object store, as a JSON object; unset means those of the state."
@@ -75,19 +69,21 @@ class Settings(BaseSettings):
         None,
         "Directory for unpacked copies of remote objects, on every host; unset means cache in data_dir.",
     )
-    cache_mb: int = _start(4096, "Most disk space of that cache, MiB.", ge=16)
+    cache_mb: int = _start(4096, "Most disk space of that cache, MiB.", least=16)
     host: str = _start("127.0.0.1", "Address the server listens on.")
-    port: int = _start(4566, "TCP port of the PostgreSQL protocol; 0 picks a free one.", ge=0, le=65535)
-    max_connections: int = _start(100, "Client connections accepted at once.", ge=1)
+    port: int = _start(4566, "TCP port of the PostgreSQL protocol; 0 picks a free one.", least=0, most=65535)
+    max_connections: int = _start(100, "Client connections accepted at once.", least=1)
     read_processes: int = _start(
-        0, "Processes beside the server that answer reads without Spark, each on a core of its own.", ge=0, le=64
+        0, "Processes beside the server that answer reads without Spark, each on a core of its own.", least=0, most=64
     )
     auth_rules: str = _runtime(
         DEFAULT_RULES,
         "Who may connect from where, and how it is proved: rules like those of pg_hba.conf, with ; between them.",
     )
     failed_logins_per_minute: int = _runtime(
-        60, "Failed logins from one address in a minute after which nobody from there is heard; 0 for no limit.", ge=0
+        60,
+        "Failed logins from one address in a minute after which nobody from there is heard; 0 for no limit.",
+        least=0,
     )
     tls: Literal["off", "preferred", "required"] = _start(
         "preferred", "Whether clients may or have to encrypt; preferred does nothing without tls_cert_file."
@@ -100,14 +96,14 @@ class Settings(BaseSettings):
     webhook_host: str = _start("127.0.0.1", "Address on which requests to tables with connector webhook are taken.")
     webhook_port: int | None = _start(
         None, "TCP port for these requests (HTTP, or HTTPS with tls_cert_file); 0 picks a free one; unset: none.",
-        ge=0, le=65535,
+        least=0, most=65535,
     )  # fmt: skip
     webhook_requests: int = _start(
-        64, "Such requests worked on at once; those that come on top are answered 429.", ge=1
+        64, "Such requests worked on at once; those that come on top are answered 429.", least=1
     )
-    webhook_body_kb: int = _start(1024, "Largest body of such a request, KiB; larger ones are answered 413.", ge=1)
+    webhook_body_kb: int = _start(1024, "Largest body of such a request, KiB; larger ones are answered 413.", least=1)
     webhook_timeout_ms: int = _start(
-        30_000, "Milliseconds in which the next request of a connection, and then its body, has to be there.", ge=10
+        30_000, "Milliseconds in which the next request of a connection, and then its body, has to be there.", least=10
     )
     audit_log: Path | None = _start(
         None, "A file that gets a line for each login, definition, grant and denied statement; unset means none."
@@ -116,8 +112,10 @@ class Settings(BaseSettings):
         "info", "Least severe messages that the headrace command logs."
     )
 
-    secret_keys: SecretStr | None = _start(
-        None, "Keys of secrets, 32 bytes in base64 each, separated by commas: the first one encrypts, all decrypt."
+    secret_keys: str | None = _start(
+        None,
+        "Keys of secrets, 32 bytes in base64 each, separated by commas: the first one encrypts, all decrypt.",
+        secret=True,
     )
     secret_keys_file: Path | None = _start(None, "A file with further such keys, one a line.")
 
@@ -126,134 +124,152 @@ class Settings(BaseSettings):
     driver_host: str | None = _start(
         None, "Address of this host that Spark's executors reach; unset means the one from which the master is reached."
     )
-    spark_driver_memory_mb: int = _start(2048, "Heap of the Spark driver (and, when local, of its tasks), MiB.", ge=512)
+    spark_driver_memory_mb: int = _start(
+        2048, "Heap of the Spark driver (and, when local, of its tasks), MiB.", least=512
+    )
     spark_niceness: int = _start(
         5, "How far Spark's processes give way to the server's own where both want the processor, as nice(1) says it.",
-        ge=0, le=19,
+        least=0, most=19,
     )  # fmt: skip
     class_archive: bool = _start(
         True, "Whether the first start lets Java keep Spark's classes for later ones, in ~/.cache/headrace."
     )
     spark_conf: dict[str, str] = _start({}, "Further Spark properties, as a JSON object.")
-    parallelism: int | None = _start(None, "Tasks per operator of new jobs; unset means the number of cores.", ge=1)
+    parallelism: int | None = _start(None, "Tasks per operator of new jobs; unset means the number of cores.", least=1)
 
     # Epochs
-    barrier_interval_ms: int = _runtime(1000, "Milliseconds between two ticks.", ge=10)
+    barrier_interval_ms: int = _runtime(1000, "Milliseconds between two ticks.", least=10)
     checkpoint_interval_ms: int = _runtime(
-        0, "Least milliseconds between checkpoints of a group, rounded up to ticks; 0 means every tick.", ge=0
+        0, "Least milliseconds between checkpoints of a group, rounded up to ticks; 0 means every tick.", least=0
     )
     default_checkpoint_group: Literal["own", "shared"] = _runtime(
         "own", "Whether a new job checkpoints in a group of its own or in the shared one."
     )
     max_rows_per_epoch: int = _runtime(
-        1_000_000, "Most input rows that a job takes in at one go; more are taken in by steps.", ge=1
+        1_000_000, "Most input rows that a job takes in at one go; more are taken in by steps.", least=1
     )
     max_mb_per_epoch: int = _runtime(
         512,
         "Most MiB of input, about, that a source is bound for and a job takes in at one go; at least one row.",
-        ge=1,
+        least=1,
     )
     max_in_flight_epochs: int = _runtime(
-        2, "Epochs of one group under way at once: one runs while those before it are committed.", ge=1
+        2, "Epochs of one group under way at once: one runs while those before it are committed.", least=1
     )
     epoch_timeout_ms: int = _runtime(
-        600_000, "Milliseconds without progress after which a group's epoch is abandoned; 0 means never.", ge=0
+        600_000, "Milliseconds without progress after which a group's epoch is abandoned; 0 means never.", least=0
     )
     lag_notice_ms: int = _runtime(
-        60_000, "Milliseconds behind at which reads of a view say so, and a late barrier is an event; 0: never.", ge=0
+        60_000,
+        "Milliseconds behind at which reads of a view say so, and a late barrier is an event; 0: never.",
+        least=0,
     )
     progress_host: str | None = _start(
         None, "Address on which tasks report their progress; empty: they do not; unset: where Spark's tasks reach it."
     )
-    group_retry_initial_ms: int = _runtime(500, "Milliseconds before the first retry of a failing group.", ge=1)
-    group_retry_max_ms: int = _runtime(60_000, "Most milliseconds between two retries of a failing group.", ge=1)
-    backfill_slice_rows: int = _runtime(500_000, "Upstream rows per checkpointed slice while a view is created.", ge=1)
+    group_retry_initial_ms: int = _runtime(500, "Milliseconds before the first retry of a failing group.", least=1)
+    group_retry_max_ms: int = _runtime(60_000, "Most milliseconds between two retries of a failing group.", least=1)
+    backfill_slice_rows: int = _runtime(
+        500_000, "Upstream rows per checkpointed slice while a view is created.", least=1
+    )
     backfill_caught_up_ticks: int = _runtime(
-        3, "Ticks behind its upstreams at which a new view counts as created.", ge=1
+        3, "Ticks behind its upstreams at which a new view counts as created.", least=1
     )
 
     # State
-    retention_ms: int = _runtime(600_000, "Milliseconds of history kept readable below the newest epoch.", ge=0)
-    compaction_interval_ms: int = _runtime(2000, "Milliseconds between two looks for work for compaction.", ge=10)
-    compaction_trigger_runs: int = _runtime(8, "Runs of one tier that start a merge.", ge=2)
-    compaction_fan_in: int = _runtime(16, "Most runs that one merge reads.", ge=2)
-    compaction_stall_runs: int = _runtime(64, "Runs of one table at which its group's epochs slow down.", ge=4)
+    retention_ms: int = _runtime(600_000, "Milliseconds of history kept readable below the newest epoch.", least=0)
+    compaction_interval_ms: int = _runtime(2000, "Milliseconds between two looks for work for compaction.", least=10)
+    compaction_trigger_runs: int = _runtime(8, "Runs of one tier that start a merge.", least=2)
+    compaction_fan_in: int = _runtime(16, "Most runs that one merge reads.", least=2)
+    compaction_stall_runs: int = _runtime(64, "Runs of one table at which its group's epochs slow down.", least=4)
     compaction_max_tasks: int = _runtime(
-        0, "Most Spark tasks that one merge is split over, of those that run side by side; 0 means all.", ge=0
+        0, "Most Spark tasks that one merge is split over, of those that run side by side; 0 means all.", least=0
     )
     log_limit_mb: int = _runtime(
-        1024, "Log of an input, MiB, that a view may be behind before log_limit_policy applies; 0 means no limit.", ge=0
+        1024,
+        "Log of an input, MiB, that a view may be behind before log_limit_policy applies; 0 means no limit.",
+        least=0,
     )
     log_limit_policy: Literal["alert", "drop"] = _runtime(
         "alert", "At that limit: keep the log and say so, or give it up, and with it the view that has not read it."
     )
-    vacuum_interval_ms: int = _runtime(60_000, "Milliseconds between two searches for unreferenced objects.", ge=100)
+    vacuum_interval_ms: int = _runtime(60_000, "Milliseconds between two searches for unreferenced objects.", least=100)
     vacuum_grace_ms: int = _runtime(
-        3_600_000, "Least age in milliseconds of an unreferenced object to be deleted.", ge=0
+        3_600_000, "Least age in milliseconds of an unreferenced object to be deleted.", least=0
     )
     run_fsync: bool = _start(True, "Whether a run is flushed to the device before it is acknowledged.")
     catalog_commit_sync: bool = _start(
         True, "Whether a catalog commit is flushed to the device; off risks the last commits."
     )
     catalog_timeout_ms: int = _start(
-        15_000, "Milliseconds after which an access to the catalog's server or object store is given up.", ge=1_000
+        15_000, "Milliseconds after which an access to the catalog's server or object store is given up.", least=1_000
     )
     catalog_lease_ms: int = _start(
-        1_000, "Milliseconds for which reads trust that no other server took a catalog in an object store over.", ge=0
+        1_000,
+        "Milliseconds for which reads trust that no other server took a catalog in an object store over.",
+        least=0,
     )
     lease_ms: int = _start(
         5_000,
         "Milliseconds without a renewal after which a standby takes over; renewed each third, but for a catalog in a "
         "SQLite file; 0: no lease, a standby takes over only when it is told to.",
-        ge=0,
+        least=0,
     )
     standby_look_ms: int = _runtime(
-        500, "Most milliseconds between two looks of a standby at the catalog that it follows.", ge=10
+        500, "Most milliseconds between two looks of a standby at the catalog that it follows.", least=10
     )
     standby_staleness_ms: int = _runtime(
         60_000,
         "Milliseconds without news of the active server after which a standby refuses reads; 0: never.",
-        ge=0,
+        least=0,
     )
-    catalog_busy_timeout_ms: int = _start(10_000, "Milliseconds that a catalog access waits for another process.", ge=0)
-    compaction_spark_mb: int = _runtime(64, "Input of a merge, MiB, from which on it is split over Spark tasks.", ge=0)
+    catalog_busy_timeout_ms: int = _start(
+        10_000, "Milliseconds that a catalog access waits for another process.", least=0
+    )
+    compaction_spark_mb: int = _runtime(
+        64, "Input of a merge, MiB, from which on it is split over Spark tasks.", least=0
+    )
     memory_budget_mb: int = _runtime(
-        1024, "Memory for deltas in flight and merge buffers, MiB; 0 means a quarter of the machine's.", ge=0
+        1024, "Memory for deltas in flight and merge buffers, MiB; 0 means a quarter of the machine's.", least=0
     )
     spool_dir: Path | None = _start(
         None, "Local directory for rows that wait or do not fit in memory; unset means cache/spool in data_dir."
     )
-    io_concurrency: int = _start(8, "Requests to an object store under way at once per process.", ge=1)
-    io_timeout_ms: int = _start(30_000, "Milliseconds after which a request to an object store is tried again.", ge=100)
+    io_concurrency: int = _start(8, "Requests to an object store under way at once per process.", least=1)
+    io_timeout_ms: int = _start(
+        30_000, "Milliseconds after which a request to an object store is tried again.", least=100
+    )
 
     # Queries
-    events_shown: int = _runtime(1000, "Newest events that headrace_catalog.events has.", ge=1, le=10_000)
-    statement_timeout_ms: int = _runtime(0, "Milliseconds after which a statement is cancelled; 0 means never.", ge=0)
+    events_shown: int = _runtime(1000, "Newest events that headrace_catalog.events has.", least=1, most=10_000)
+    statement_timeout_ms: int = _runtime(
+        0, "Milliseconds after which a statement is cancelled; 0 means never.", least=0
+    )
     transaction_timeout_ms: int = _runtime(
         86_400_000,
         "Milliseconds after which a client that leaves its transaction open is sent away; 0 means never.",
-        ge=0,
+        least=0,
     )
     idle_in_transaction_session_timeout_ms: int = _runtime(
-        3_600_000, "Milliseconds for which a client may leave an open transaction alone; 0 means for ever.", ge=0
+        3_600_000, "Milliseconds for which a client may leave an open transaction alone; 0 means for ever.", least=0
     )
     idle_session_timeout_ms: int = _runtime(
-        0, "Milliseconds for which a client may ask for nothing outside of a transaction; 0 means for ever.", ge=0
+        0, "Milliseconds for which a client may ask for nothing outside of a transaction; 0 means for ever.", least=0
     )
     client_timeout_ms: int = _runtime(
         3_600_000,
         "Milliseconds for which a client may take nothing of a result that it has asked for; 0: for ever.",
-        ge=0,
+        least=0,
     )
-    max_concurrent_queries: int = _runtime(4, "Queries that Spark runs at once; more wait their turn.", ge=1)
+    max_concurrent_queries: int = _runtime(4, "Queries that Spark runs at once; more wait their turn.", least=1)
     kept_spark_plans: int = _runtime(
-        100, "Plans of queries on Spark that are kept for when the same is asked again; 0: none.", ge=0
+        100, "Plans of queries on Spark that are kept for when the same is asked again; 0: none.", least=0
     )
-    max_result_rows: int = _runtime(0, "Most rows that a query may return; more are error 54000; 0: no limit.", ge=0)
+    max_result_rows: int = _runtime(0, "Most rows that a query may return; more are error 54000; 0: no limit.", least=0)
     cursor_memory_bytes: int = _runtime(
-        64 << 20, "Most bytes of rows that a cursor keeps to scroll, or when it is held over its transaction.", ge=1
+        64 << 20, "Most bytes of rows that a cursor keeps to scroll, or when it is held over its transaction.", least=1
     )
-    result_batch_rows: int = _runtime(10_000, "Most rows of one batch on the way to a client.", ge=1)
+    result_batch_rows: int = _runtime(10_000, "Most rows of one batch on the way to a client.", least=1)
 
     @property
     def spool_location(self) -> Path:
@@ -283,7 +299,7 @@ class SettingInfo:
 
 def describe_settings(settings: Settings | None = None) -> list[SettingInfo]:
     """Every setting in declaration order; `value` is that of `settings`, or else the default."""
-    return [_describe(name, info, settings) for name, info in Settings.model_fields.items()]
+    return [_describe(name, field, settings) for name, field in Settings.FIELDS.items()]
 
 
 def apply_parameters(settings: Settings, changes: Mapping[str, str]) -> Settings:
@@ -291,25 +307,25 @@ def apply_parameters(settings: Settings, changes: Mapping[str, str]) -> Settings
 
     Raises `UndefinedObject` for an unknown name, `InvalidParameter` for one that is fixed at start or a bad value.
     """
-    for name in changes:
+    values: dict[str, object] = {}
+    for name, text in changes.items():
         require_parameter(name)
-    try:
-        return Settings.model_validate({**settings.model_dump(), **changes})
-    except ValidationError as error:
-        first = error.errors()[0]
-        name = ".".join(str(part) for part in first["loc"])
-        raise InvalidParameter(f'invalid value for parameter "{name}": {first["msg"]}') from error
+        try:
+            values[name] = Settings.FIELDS[name].checked(text)
+        except UnfitValue as error:
+            raise InvalidParameter(f'invalid value for parameter "{name}": {error}') from None
+    return settings.replaced(**values)
 
 
 def is_parameter(name: str) -> bool:
     """Whether SQL may change a setting while the server runs."""
-    info = Settings.model_fields.get(name)
-    return info is not None and _is_runtime(info)
+    field = Settings.FIELDS.get(name)
+    return field is not None and field.runtime
 
 
 def require_parameter(name: str) -> None:
     """Raise `UndefinedObject` for an unknown name, `InvalidParameter` for a setting that is fixed at start."""
-    if name not in Settings.model_fields:
+    if name not in Settings.FIELDS:
         raise UndefinedObject(f'unrecognized system parameter "{name}"', hint="SHOW PARAMETERS lists them")
     if not is_parameter(name):
         raise InvalidParameter(
@@ -320,24 +336,19 @@ def require_parameter(name: str) -> None:
 
 def unknown_variables(environment: Mapping[str, str]) -> list[str]:
     """Environment variables that look like settings of headrace and are none."""
-    known = {f"{ENV_PREFIX}{name.upper()}" for name in Settings.model_fields} | _OTHER_VARIABLES
+    known = {f"{ENV_PREFIX}{name.upper()}" for name in Settings.FIELDS} | _OTHER_VARIABLES
     return sorted(name for name in environment if name.upper().startswith(ENV_PREFIX) and name.upper() not in known)
 
 
-def _is_runtime(info: FieldInfo) -> bool:
-    return isinstance(info.json_schema_extra, dict) and bool(info.json_schema_extra.get("runtime"))
-
-
-def _describe(name: str, info: FieldInfo, settings: Settings | None) -> SettingInfo:
-    default = info.default
-    value = default if settings is None else getattr(settings, name)
+def _describe(name: str, field: Declared, settings: Settings | None) -> SettingInfo:
+    value = field.default if settings is None else getattr(settings, name)
     return SettingInfo(
         name=name,
-        type=_type_name(info.annotation),
-        default=_text(default),
-        value=_text(value),
-        meaning=info.description or "",
-        runtime=_is_runtime(info),
+        type=_type_name(field.annotation),
+        default=_text(field.default),
+        value=HIDDEN if field.secret and value is not None else _text(value),
+        meaning=field.meaning,
+        runtime=field.runtime,
         env=f"{ENV_PREFIX}{name.upper()}",
     )
 

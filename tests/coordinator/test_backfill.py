@@ -206,7 +206,7 @@ def test_a_step_that_fails_for_what_never_was_is_taken_back(db: Groups, monkeypa
     v = db.view("v", t)
     db.insert(t, 1000)
     db.c.flush(WAIT_S)
-    db.c.configure(db.settings.model_copy(update={"compaction_trigger_runs": 2}))
+    db.c.configure(db.settings.replaced(compaction_trigger_runs=2))
     db.c.alter_job(v, options={"max_rows_per_epoch": "10"})
     db.c.flush(WAIT_S)
     original, steps, merged = FakeRunner.run, [], []

@@ -512,10 +512,10 @@ def test_changed_intervals_hold_at_once(open_db: Callable[..., Database]) -> Non
     os.utime(stray, (0, 0))
     db.view("v", db.table())
     rounds = db.c._parts.ticker.rounds
-    db.c.configure(db.settings.model_copy(update={"barrier_interval_ms": 10}))
+    db.c.configure(db.settings.replaced(barrier_interval_ms=10))
     eventually(lambda: db.c._parts.ticker.rounds > rounds + 1, "a tick by the new interval")
     passes = db.c._parts.vacuum.counts.passes
-    db.c.configure(db.settings.model_copy(update={"compaction_interval_ms": 10, "vacuum_interval_ms": 10}))
+    db.c.configure(db.settings.replaced(compaction_interval_ms=10, vacuum_interval_ms=10))
     eventually(lambda: db.c._parts.vacuum.counts.passes > passes and not stray.exists(), "vacuum by the new interval")
 
 
@@ -527,7 +527,7 @@ def test_a_changed_cadence_holds_at_once(open_db: Callable[..., Database]) -> No
     db.c.flush(WAIT_S)
     db.insert(t, 2)
     db.until(lambda: db.status(v).waiting_for.startswith("its checkpoint_interval_ms"))
-    db.c.configure(db.settings.model_copy(update={"checkpoint_interval_ms": 0, "barrier_interval_ms": 10}))
+    db.c.configure(db.settings.replaced(checkpoint_interval_ms=0, barrier_interval_ms=10))
     eventually(lambda: db.read(v) == [[1, 2]])
 
 
@@ -539,7 +539,7 @@ def test_a_changed_pause_between_retries_holds_at_once(open_db: Callable[..., Da
     db.insert(t, 1)
     db.until(lambda: db.core.live.graph.jobs[v].failures == 1)
     db.runner_of(v).error = None
-    db.c.configure(db.settings.model_copy(update={"group_retry_initial_ms": 1, "group_retry_max_ms": 1}))
+    db.c.configure(db.settings.replaced(group_retry_initial_ms=1, group_retry_max_ms=1))
     eventually(lambda: db.read(v) == [[1]])
 
 

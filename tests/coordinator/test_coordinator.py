@@ -225,7 +225,7 @@ def test_reads_of_the_past(db: Database) -> None:
     assert db.read(t, v) == [list(range(30)), list(range(30))]
     with pytest.raises(EpochTooNew):
         db.read(t, at=db.c.current_epoch() + (1 << 40))
-    db.c.configure(db.settings.model_copy(update={"retention_ms": 0}))
+    db.c.configure(db.settings.replaced(retention_ms=0))
     for i in range(30, 40):
         epochs.append(db.insert(t, i))
     db.c.flush(WAIT_S)

@@ -133,7 +133,7 @@ def test_a_group_takes_large_epochs_in_by_steps(spark: SparkSession, tmp_path: P
     """PC-2, PC-21, PC-40, CK-1, CK-9, LS-12: real operators in bounded steps, within one group, equal the query."""
     db = Database(spark, tmp_path)
     try:
-        db.c.configure(db.settings.model_copy(update={"backfill_slice_rows": 60, "default_checkpoint_group": "shared"}))
+        db.c.configure(db.settings.replaced(backfill_slice_rows=60, default_checkpoint_group="shared"))
         events = db.table("events", EVENTS)
         data = [(n % 7, n) for n in range(100)]
         db.write(events, data)

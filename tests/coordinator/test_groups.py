@@ -386,7 +386,7 @@ def test_runs_of_another_attempt_are_refused(db: Groups, monkeypatch: pytest.Mon
         return result
 
     monkeypatch.setattr(FakeRunner, "run", mixed)
-    db.c.configure(db.settings.model_copy(update={"group_retry_initial_ms": 1}))
+    db.c.configure(db.settings.replaced(group_retry_initial_ms=1))
     db.insert(t, 1)
     db.until(lambda: db.core.live.graph.jobs[v].trouble.failed_total == 3 and db.core.live.graph.jobs[v].error is None)
     assert db.read(v) == [[1]]

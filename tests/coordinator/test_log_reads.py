@@ -96,7 +96,7 @@ def test_a_watermark_stays_with_the_rows_of_its_epoch() -> None:
 
 def test_history_comes_first_and_then_the_log_in_order(db: Readers) -> None:
     """LS-4, LS-26: a new view reads content at one epoch, then the log in order without a gap; each row counts once."""
-    db.c.configure(db.settings.model_copy(update={"backfill_slice_rows": 3}))
+    db.c.configure(db.settings.replaced(backfill_slice_rows=3))
     t = db.table()
     db.insert(t, *range(10))
     v = db.view("v", t, wait=False)

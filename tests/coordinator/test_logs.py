@@ -274,7 +274,7 @@ def test_a_log_beyond_its_limit_is_given_up_where_that_is_wanted(db: Logs, hindr
     else:
         # It is not tried again by itself: an attempt that is under way keeps what it reads.
         later = {"group_retry_initial_ms": 3_600_000, "group_retry_max_ms": 3_600_000}
-        db.c.configure(db.settings.model_copy(update=later))
+        db.c.configure(db.settings.replaced(**later))
         runner.error = DivisionByZero("division by zero")
     db.insert(t, *MANY)
     db.until(lambda: db.core.live.graph.job_frontier(db.core.live.graph.jobs[other]) >= db.c.current_epoch())
@@ -325,9 +325,9 @@ def test_what_others_need_is_not_given_up(db: Logs) -> None:
     db.c.check_logs()
     assert db.values(snapshot.tables[t]) == [1]
     snapshot.close()
-    db.c.configure(db.settings.model_copy(update={"retention_ms": 3_600_000}))
+    db.c.configure(db.settings.replaced(retention_ms=3_600_000))
     db.c.check_logs()
-    db.c.configure(db.settings.model_copy(update={"log_limit_mb": 0}))
+    db.c.configure(db.settings.replaced(log_limit_mb=0))
     db.c.check_logs()
     assert not db.events("log_dropped") and db.durable_safe(t) <= db.committed(v)[0]
     db.c.alter_job(v, paused=False)

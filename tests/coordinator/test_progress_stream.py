@@ -212,7 +212,7 @@ def test_an_epoch_without_progress_is_given_up_and_tried_again(db: Database, clo
 
 
 def test_no_time_out(db: Database, clock: ManualClock) -> None:
-    db.c.configure(db.settings.model_copy(update={"epoch_timeout_ms": 0}))
+    db.c.configure(db.settings.replaced(epoch_timeout_ms=0))
     t = db.table()
     v = db.view("v", t)
     runner = hold(db, v)
@@ -253,7 +253,7 @@ def test_every_barrier_says_what_it_waits_for(db: Database, clock: ManualClock) 
     db.insert(t, 2)
     db.until(lambda: waits(db, v).startswith("its checkpoint_interval_ms, "))
     # Not by configure(), which would wake the view.
-    db.core.runtime.settings = db.settings.model_copy(update={"compaction_stall_runs": 0})
+    db.core.runtime.settings = db.settings.replaced(compaction_stall_runs=0)
     clock.advance_ms(60_000)
     assert waits(db, v).startswith("compaction: a state table has ")
     db.core.runtime.settings = db.settings

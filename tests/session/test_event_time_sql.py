@@ -78,7 +78,7 @@ def test_what_is_late_does_not_depend_on_the_view(spark: SparkSession, tmp_path:
         part.write_text("id,t\n" + "".join(f"{i},{at(s)}\n" for i, s in enumerate(seconds)))
         part.rename(files / name)
 
-    settings = SETTINGS.model_copy(update={"backfill_slice_rows": 2})
+    settings = SETTINGS.replaced(backfill_slice_rows=2)
     with connect(tmp_path / "db", spark=spark, settings=settings) as database:
         write("0.csv", 1, 2, 21)
         database.sql(

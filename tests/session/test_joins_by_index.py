@@ -55,7 +55,7 @@ def exact(database: Database) -> None:
 @pytest.mark.parametrize("rows_at_once", [10_000, pytest.param(20, marks=pytest.mark.soak)])
 def test_views_that_look_rows_up(spark: SparkSession, tmp_path: Path, rows_at_once: int) -> None:
     """I1, I16: through backfills and epochs in steps, a pause with compaction, and restarts."""
-    settings = SETTINGS.model_copy(update={"backfill_slice_rows": rows_at_once, "max_rows_per_epoch": rows_at_once})
+    settings = SETTINGS.replaced(backfill_slice_rows=rows_at_once, max_rows_per_epoch=rows_at_once)
     with connect(tmp_path / "db", spark=spark, settings=settings) as database:
         database.sql("CREATE TABLE p (id int PRIMARY KEY, name text); CREATE TABLE o (id int, person int, cents int)")
         values = ", ".join(f"({i}, 'p{i}')" for i in range(8))

@@ -105,7 +105,7 @@ def children(process: int) -> list[int]:
 @pytest.mark.soak
 def test_a_join_that_amplifies_while_workers_die(spark: SparkSession, tmp_path: Path) -> None:
     """LS-23: 20,000 rows that meet ten each: the same rows with a log behind the join and without, workers killed."""
-    settings = SETTINGS.model_copy(update={"max_rows_per_epoch": 4000, "group_retry_initial_ms": 50})
+    settings = SETTINGS.replaced(max_rows_per_epoch=4000, group_retry_initial_ms=50)
     with connect(tmp_path, spark=spark, settings=settings) as db:
         db.sql("CREATE TABLE a (k int, v bigint); CREATE TABLE b (k int, w int)")
         ids = {name: db.catalog.state.object_named("public", name) for name in ("a", "b")}

@@ -262,12 +262,10 @@ def connect(
     """
     scratch = Path(tempfile.mkdtemp(prefix="headrace-")) if path is None else None
     directory = scratch or Path(path or ".")
-    chosen = (settings or Settings()).model_copy(
-        update={
-            "data_dir": directory,
-            **({} if state is None else {"state_url": str(state)}),
-            **({} if catalog is None else {"catalog_url": str(catalog)}),
-        }
+    chosen = (settings or Settings()).replaced(
+        data_dir=directory,
+        **({} if state is None else {"state_url": str(state)}),
+        **({} if catalog is None else {"catalog_url": str(catalog)}),
     )
     if spark is not None:
         if chosen.spark_conf:

@@ -44,7 +44,7 @@ def rehearse() -> Path:
         made = Path(folder) / path.name
         session = local_session(java_options=class_archive.recording(made))
         # Whatever the environment says of a database is about another one.
-        with connect(spark=session, settings=Settings.model_construct()) as database:
+        with connect(spark=session, settings=Settings.defaults()) as database:
             database.sql(_SCRIPT)
         session.stop()
         process.end(_END_S)

@@ -84,7 +84,7 @@ def settled(settings: Settings, catalog: Catalog, places: Places) -> Settings:
     if found == canonical(settings.catalog_location):
         return settings
     url = None if found == own_place(settings) else places.locations.get(found, found)
-    return settings.model_copy(update={"catalog_url": url})
+    return settings.replaced(catalog_url=url)
 
 
 def look_up(settings: Settings) -> tuple[Catalog, Settings]:

@@ -30,7 +30,7 @@ from headrace.errors import UndefinedObject
 def keys_of(settings: Settings) -> Keys:
     """The keys that the settings name. Raises `InvalidParameter`."""
     given = settings.secret_keys
-    return Keys.read(None if given is None else given.get_secret_value(), settings.secret_keys_file)
+    return Keys.read(given, settings.secret_keys_file)
 
 
 def identity(record: ObjectRecord, state: CatalogState) -> Identity:
