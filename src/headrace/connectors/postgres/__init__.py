@@ -14,6 +14,7 @@ shapes.py         what has become of a table's columns since it began to be foll
 content_parts.py  a table's content in parts
 value_texts.py    PostgreSQL's texts as values of Arrow's types. No I/O
 pgoutput.py       logical replication messages as changes of one table. No I/O
+row_chains.py     which changes of a range are of one row, whatever keys it had. No I/O
 rows_there.py     rows of a table as they are now, by their keys
 unchanged.py      values that an update leaves out, for they are stored out of line and have not changed
 sink.py           the `postgres` sink: an epoch is one transaction of the target

@@ -50,7 +50,8 @@ from headrace.connectors.postgres.pgoutput import (
     left_out,
     truncated_tables,
 )
-from headrace.connectors.postgres.rows_there import RowsThere
+from headrace.connectors.postgres.row_chains import RowChains, Texts
+from headrace.connectors.postgres.rows_there import RowsThere, TableLog
 from headrace.connectors.postgres.shapes import AskedShape, Stored, TableShape, shapes_of
 from headrace.connectors.postgres.slot_sharing import (
     CAUGHT_UP,
@@ -65,7 +66,7 @@ from headrace.connectors.postgres.slot_sharing import (
     since_emptied,
 )
 from headrace.connectors.postgres.tables import check_alone, check_key, columns, table_file
-from headrace.connectors.postgres.unchanged import EventColumns, Texts, Unchanged
+from headrace.connectors.postgres.unchanged import EventColumns, Unchanged
 from headrace.connectors.postgres.value_texts import innermost, values_of
 from headrace.errors import InvalidParameter, NotSupported, SourceError
 
@@ -73,8 +74,10 @@ QUIET_BYTES = 16 << 20
 """So much of the log without a change of the table moves the slot on, too."""
 BEHIND_CONTENT = "behind_content"
 """In a task: the range begins before the content was read that the reader holds."""
-ASKS = "asks"
-"""In such a task: what nobody tells is asked for in PostgreSQL, for the content may lack rows (`SETTLES`)."""
+SETTLING = "settling"
+"""In a task: nobody sees what it reads before the next range is read, too (`SETTLES`)."""
+SETTLED = "settled"
+"""In a task: it is that next range, which begins before all was read that the reader holds."""
 SINCE = "since"
 """In a task: what comes before this place in the log does not matter any more, for the table was truncated there."""
 
@@ -288,7 +291,9 @@ class PostgresCdcSource(Source):
             since = {SINCE: to[EMPTIED]} if EMPTIED in to else {}
             behind = {}
             if from_ and not from_[CAUGHT_UP]:
-                behind = {BEHIND_CONTENT: True, ASKS: bool(from_.get(SETTLES, True))}
+                behind = {BEHIND_CONTENT: True, SETTLING: bool(from_.get(SETTLES, True))}
+            elif from_.get(SETTLES):
+                behind = {SETTLED: True}
             seen = self._seen(to[TABLE], low, to[LSN])
             tasks.append({"from": low, "to": to[LSN], TABLE: to[TABLE], **since, **behind, **seen})
         if from_ and to.get(EMPTIED, 0) > from_.get(EMPTIED, 0):
@@ -337,55 +342,73 @@ class PostgresCdcSource(Source):
             yield self._batch(rows, *self._parsed(rows))
 
     def _changes(self, task: ReadTask) -> Iterator[ReadBatch]:
-        with closing(self._there(task)) as there:
-            yield from self._filled(task, there if task.get(ASKS) else None)
-
-    def _filled(self, task: ReadTask, there: RowsThere | None) -> Iterator[ReadBatch]:
         """The changes with what they leave out."""
-        unchanged: Unchanged | None = None
-        for count, changes in enumerate(self._decoded(task)):
-            if unchanged is None and changes.unsaid:
-                later = bool(task.get(BEHIND_CONTENT)) and there is None
-                unchanged = self._unchanged(next(iter(changes.unsaid)), there, later)
-                for earlier in islice(self._decoded(task), count):
-                    unchanged.fill(earlier, self._parsed(earlier)[0])
-            if unchanged is None:
-                yield self._batch(changes, *self._parsed(changes))
-                continue
-            for part in unchanged.parts(changes):
-                made, errors = self._parsed(part)
-                made, missing = unchanged.fill(part, made)
-                if missing and task.get(BEHIND_CONTENT):
-                    # The content was read behind this, and nobody has such a row: it is deleted further on.
-                    part.deletes[[row for row, _ in missing]] = True
-                else:
-                    errors += [(i, self._error(part, i, name, "", _UNKNOWN)) for i, name in missing]
-                yield self._batch(part, made, errors)
+        with closing(self._there(task)) as there:
+            unchanged: Unchanged | None = None
+            for count, changes in enumerate(self._decoded(task)):
+                if unchanged is None and changes.unsaid:
+                    unchanged = self._unchanged(next(iter(changes.unsaid)), there, task)
+                    for earlier in islice(self._decoded(task), count):
+                        unchanged.fill(earlier, self._parsed(earlier)[0])
+                if unchanged is None:
+                    yield self._batch(changes, *self._parsed(changes))
+                    continue
+                for part in unchanged.parts(changes):
+                    made, errors = self._parsed(part)
+                    made, unknown = unchanged.fill(part, made)
+                    part.deletes[unknown.gone] = True
+                    if task.get(BEHIND_CONTENT):
+                        # By the time when it was asked for it was deleted, or had another key: the next range says so.
+                        part.deletes[[row for row, _ in unknown.values]] = True
+                    else:
+                        errors += [(i, self._error(part, i, name, "", _UNKNOWN)) for i, name in unknown.values]
+                    yield self._batch(part, made, errors)
 
     def _decoded(self, task: ReadTask) -> Iterator[RowEvents]:
         names = [column.name for column in self._own]
         decoder = Decoder(task[TABLE], self._key, names, task["from"], task["to"], task.get(SINCE, 0))
         return decoder.changes(self._messages(task))
 
-    def _unchanged(self, column: str, there: RowsThere | None, later: bool) -> Unchanged:
+    def _unchanged(self, column: str, there: RowsThere, task: ReadTask) -> Unchanged:
         if self.held is None or self._operation is None:
             raise left_out(column, self._name)
         (position,) = self._beside - {self._operation}
         assert position is not None
         beside = EventColumns(self._operation, position)
-        asks = None if there is None else partial(self._known_there, there)
-        return Unchanged(self._key, [column.name for column in self._own], beside, self.held, asks, later)
+        names = [column.name for column in self._own]
+        if not (task.get(BEHIND_CONTENT) or task.get(SETTLED)):
+            return Unchanged(self._key, names, beside, self.held)
+        asks, behind = partial(self._known_there, there, task), bool(task.get(BEHIND_CONTENT))
+        return Unchanged(self._key, names, beside, self.held, self._chains(task), asks, behind)
+
+    def _chains(self, task: ReadTask) -> RowChains:
+        """Which changes of a range are of one row."""
+        found = RowChains()
+        for events in self._decoded(task):
+            made = self._parsed(events)[0]
+            keys, texts = ([*zip(*(of[name].to_pylist() for name in self._key))] for of in (made, events.values))
+            moved = None if events.moved is None else events.moved.tolist()
+            found.add(keys, texts, events.deletes.tolist(), moved)
+        return found
 
     def _there(self, task: ReadTask) -> RowsThere:
         """Who knows the table's rows as they are now."""
         names = [column.name for column in self._own]
         return RowsThere(self._connection, lambda c: self._content_of(c, task), names, self._key)
 
-    def _known_there(self, there: RowsThere, key: Texts) -> dict[str, pa.Array] | None:
-        """The values of a row as it is now; None where there is none, or where it is left out for its errors."""
-        texts = there.texts(key)
-        if texts is None:
-            return None
+    def _known_there(
+        self, there: RowsThere, task: ReadTask, keys: Sequence[Texts]
+    ) -> list[dict[str, pa.Array] | None]:  # fmt: skip
+        """The values of rows as `RowsThere.as_of` has them; None of one that is left out for its errors, too."""
+
+        def messages(end: int) -> Iterator[Messages]:
+            return PostgresCdcSource._messages(self, {**task, "to": end})
+
+        found = there.as_of(keys, TableLog(messages, task[TABLE], task["to"]), bool(task.get(SETTLING)))
+        return [None if texts is None else self._made_there(texts) for texts in found]
+
+    def _made_there(self, texts: Mapping[str, pa.Array]) -> dict[str, pa.Array] | None:
+        """The values of a row; None where it is left out for its errors."""
         found = RowEvents(np.zeros(1, bool), np.zeros(1, np.int64), texts)
         made, errors = self._parsed(found)
         return made if self._batch(found, made, errors).batch.num_rows else None

@@ -3,10 +3,11 @@
 What a row had before is what the log has told of it since the beginning of the range that is read, else what the table
 here holds. A row that has got another key had it under the one before, whose deletion stands right in front.
 
-In the range in which content was read the table here holds rows of later than some of the changes. Where that is all of
-one moment, a row that is not held under the key that it had has got another one by then: it is held under that, or was
-deleted. Where it was read in parts, a row may have got away from who reads it: it moves to where another one has been
-already. Then nobody knows it here, and it is asked for where it is.
+In the range in which content was read the table here holds rows of later than some of the changes, and nobody knows
+of which moment: a row is held under one of the keys that it has had in the range. Under a key that another row has
+had, too, it may be that one. So only a key that was its own tells (`row_chains.py`). Where it is held under none, it
+was deleted, or it swapped keys with others, or it moved while content was read in parts, to where another part had been
+read already: it is asked for where it is, by the key that it has in the end.
 
 What the log tells is kept in a file of its own for as long as the range is read, and only in a range in which a value
 is left out: nobody knows beforehand of which rows they will be asked for.
@@ -27,14 +28,12 @@ import pyarrow as pa
 from headrace.common.lazy_dataclass import dataclass
 from headrace.connectors.base import HeldRows
 from headrace.connectors.postgres.pgoutput import DELETE, Mask, RowEvents
+from headrace.connectors.postgres.row_chains import Key, RowChains, Texts
 from headrace.state.objects import storage_errors
 
 FILLED_AT_ONCE: Final = 32
 """Rows of which values are looked up together: each value may be as long as PostgreSQL lets it be."""
 Arrays: TypeAlias = dict[str, pa.Array]
-Key: TypeAlias = tuple[object, ...]
-Texts: TypeAlias = tuple[str, ...]
-"""A key as PostgreSQL writes it."""
 
 
 class ToldPlace(NamedTuple):
@@ -46,6 +45,15 @@ class ToldPlace(NamedTuple):
 
 _Origin: TypeAlias = ToldPlace | Key | None
 """Where a row was told before; by its key, where the table here has it; None where it was deleted."""
+
+
+class UnknownValues(NamedTuple):
+    """Rows of which a value is known to nobody."""
+
+    gone: list[int]
+    """Those that are deleted further on in the range."""
+    values: list[tuple[int, str]]
+    """Of others: rows and columns."""
 
 
 class EventColumns(NamedTuple):
@@ -64,13 +72,19 @@ class Unchanged:
     """All of the table's own."""
     beside: EventColumns
     held: HeldRows
-    there: Callable[[Texts], Arrays | None] | None = None
-    """What PostgreSQL has of a row now, to ask by its key where nobody else knows; None where it has none."""
-    later: bool = False
-    """What the table here holds may be of later than the changes, all of one moment."""
+    chains: RowChains | None = None
+    """Of a range of which the table here may not hold all rows: which changes are of one row. All are taken in."""
+    there: Callable[[Sequence[Texts]], Sequence[Arrays | None]] | None = None
+    """What PostgreSQL has of rows, to ask by their keys where nobody else knows; None where it is of no use."""
+    behind: bool = False
+    """Whether rows that are held are of later than the changes (the range in which content was read)."""
     told: Told = field(default_factory=lambda: Told())
     _newest: dict[Key, ToldPlace | None] = field(default_factory=dict)
     """Of each key that was told: where it was last; None where it was deleted."""
+    _told_of: dict[int, ToldPlace] = field(default_factory=dict)
+    """Of each row of `chains` that was told: where it was last."""
+    _taken: int = 0
+    """How many changes have been taken in."""
     _unknown: set[tuple[ToldPlace, str]] = field(default_factory=set)
     """Rows and columns that were told without a value that anybody knew."""
 
@@ -84,31 +98,59 @@ class Unchanged:
             start = stop
         yield events.part(start, len(events.deletes))
 
-    def fill(self, events: RowEvents, made: Arrays) -> tuple[Arrays, list[tuple[int, str]]]:
-        """The columns with what was left out, and the rows and columns of which nobody knows it."""
-        origins = self._origins(events, made)
+    def fill(self, events: RowEvents, made: Arrays) -> tuple[Arrays, UnknownValues]:
+        """The columns with what was left out, and of which rows nobody knows it."""
+        rows = self._rows_of(events)
+        origins = self._origins(events, made, rows)
         number = len(self.told)
         held = self._find([origin for found in origins.values() for origin in found], made)
-        filled, missing = dict(made), list[tuple[int, str]]()
+        values: dict[str, dict[int, pa.Array]] = {name: {} for name in events.unsaid}
+        pending: list[tuple[int, str]] = []
         for name, mask in events.unsaid.items():
-            values: dict[int, pa.Array] = {}
             for row in np.flatnonzero(mask).tolist():
-                found = (self._value(name, origin, held, made, values) for origin in origins[row])
+                found = (self._value(name, origin, held, made, values[name]) for origin in origins[row])
                 value = next((value for value in found if value is not None), None)
-                if value is None and self.there is not None:
-                    asked = self.there(tuple(events.values[key][row].as_py() for key in self.key))
-                    value = None if asked is None else asked[name]
-                if value is None:
-                    missing.append((row, name))
+                if value is not None:
+                    values[name][row] = value
+                else:
+                    pending.append((row, name))
                     self._unknown.add((ToldPlace(number, row), name))
-                    value = pa.nulls(1, made[name].type)
-                values[row] = value
-            filled[name] = _replaced(made[name], values)
+        unknown = self._ask(pending, rows, values)
+        for row, name in pending:
+            values[name].setdefault(row, pa.nulls(1, made[name].type))
+        filled = made | {name: _replaced(made[name], found) for name, found in values.items()}
         self.told.add(pa.RecordBatch.from_pydict({name: filled[name] for name in self.columns}))
-        return filled, sorted(missing)
+        return filled, unknown
 
-    def _origins(self, events: RowEvents, made: Arrays) -> dict[int, list[_Origin]]:
-        """Where those rows were told before of which something is left out, likeliest first; and all are noted."""
+    def _rows_of(self, events: RowEvents) -> list[int]:
+        """The row of each change, by `chains`."""
+        first, self._taken = self._taken, self._taken + len(events.deletes)
+        return [] if self.chains is None else [self.chains.of(i) for i in range(first, self._taken)]
+
+    def _ask(
+        self, pending: Sequence[tuple[int, str]], rows: Sequence[int], values: Mapping[str, dict[int, pa.Array]]
+    ) -> UnknownValues:  # fmt: skip
+        """Ask PostgreSQL for what nobody knows, and note it. Returns what is unknown still."""
+        if self.chains is None or self.there is None:
+            return UnknownValues([], sorted(pending))
+        last = {row: self.chains.last(rows[row]) for row, _ in pending}
+        keys = list(dict.fromkeys(key for key in last.values() if key is not None))
+        found = dict(zip(keys, self.there(keys))) if keys else {}
+        left: list[tuple[int, str]] = []
+        for row, name in pending:
+            key = last[row]
+            asked = None if key is None else found[key]
+            if asked is not None:
+                values[name][row] = asked[name]
+                self._unknown.discard((ToldPlace(len(self.told), row), name))
+            elif key is not None:
+                left.append((row, name))
+        return UnknownValues(sorted(row for row, key in last.items() if key is None), sorted(left))
+
+    def _origins(self, events: RowEvents, made: Arrays, rows: Sequence[int]) -> dict[int, list[_Origin]]:
+        """Where those rows may have been told before of which something is left out; and all are noted."""
+        if self.chains is not None:
+            return self._origins_by(self.chains, events, rows)
         number, found = len(self.told), dict[int, list[_Origin]]()
         wanted = set(_rows(events).tolist())
         keys = list(zip(*(made[name].to_pylist() for name in self.key)))
@@ -117,10 +159,21 @@ class Unchanged:
             if row in wanted:
                 moved = events.moved is not None and bool(events.moved[row])
                 found[row] = [before if moved else self._newest.get(key, key)]
-                if self.later:  # a key that was told of nobody before is held of none but this row
-                    found[row].insert(len(found[row]) if key in self._newest else 0, key)
             before = self._newest.get(key, key)
             self._newest[key] = None if deleted else ToldPlace(number, row)
+        return found
+
+    def _origins_by(self, chains: RowChains, events: RowEvents, rows: Sequence[int]) -> dict[int, list[_Origin]]:
+        """The same where it is known which changes are of one row."""
+        number, found = len(self.told), dict[int, list[_Origin]]()
+        wanted = set(_rows(events).tolist())
+        for row, (of, deleted) in enumerate(zip(rows, events.deletes.tolist())):
+            if row in wanted and of in self._told_of:
+                found[row] = [self._told_of[of]]
+            elif row in wanted:
+                found[row] = [*chains.alone(of)] if self.behind else [chains.first(of)]
+            if not deleted:
+                self._told_of[of] = ToldPlace(number, row)
         return found
 
     def _find(self, origins: Sequence[_Origin], made: Arrays) -> dict[Key, tuple[pa.RecordBatch, int]]:
