@@ -289,13 +289,15 @@ def test_two_at_once(database: Database, kafka: Kafka) -> None:
     topic.drop()
 
 
+COMPACTING = {
+    "cleanup_policy": "compact", "segment_ms": "200", "min_cleanable_dirty_ratio": "0.01",
+    "max_compaction_lag_ms": "200",
+}  # fmt: skip
+
+
 def test_rows_that_compaction_has_taken_are_told(database: Database, kafka: Kafka) -> None:
     """Reading again would not fail: rows of a table without a key are counted. With a key nothing is lost."""
-    compacting = {
-        "cleanup_policy": "compact", "segment_ms": "200", "min_cleanable_dirty_ratio": "0.01",
-        "max_compaction_lag_ms": "200",
-    }  # fmt: skip
-    topic = Topic(kafka, database, "id int, v int", **compacting)
+    topic = Topic(kafka, database, "id int, v int", **COMPACTING)
     topic.put(1, '{"id": 1, "v": 1}')
     eventually(lambda: topic.rows("SELECT v FROM #") == [(1,)])
     topic.put(1, '{"id": 1, "v": 2}')
@@ -313,4 +315,25 @@ def test_rows_that_compaction_has_taken_are_told(database: Database, kafka: Kafk
     topic.create("id int PRIMARY KEY, v int")
     topic.sql("ALTER TABLE # ADD COLUMN who text")
     assert topic.rows("SELECT * FROM #") == [(0, 0, None), (1, 2, None)]
+    topic.drop()
+
+
+def test_older_rows_that_compaction_brings_back_are_told(database: Database, kafka: Kafka) -> None:
+    """The key of the table is another one than that of the records: as many rows as before, and an older one."""
+    topic = Topic(kafka, database, "id int PRIMARY KEY, v int, m map(varchar, int)", **COMPACTING)
+    topic.send('{"id": 1, "v": 1}', key='{"k": "a"}')
+    topic.send('{"id": 1, "v": 2}', key='{"k": "b"}')
+    eventually(lambda: topic.rows("SELECT id, v FROM #") == [(1, 2)])
+    topic.send('{"id": 5, "v": 5}', key='{"k": "b"}')
+    eventually(lambda: topic.rows("SELECT id, v FROM #") == [(1, 2), (5, 5)])
+
+    def compacted() -> bool:
+        topic.send('{"id": 5, "v": 5}', key='{"k": "c"}')
+        return all(b'"v": 2' not in record.value() for record in kafka.records(topic.name))
+
+    eventually(compacted, "compaction")
+    before = source_of(topic).columns
+    with pytest.raises(HeadraceError, match="has 2 rows, and 1 come otherwise by now"):
+        topic.sql("ALTER TABLE # ADD COLUMN who text")
+    assert topic.rows("SELECT id, v FROM #") == [(1, 2), (5, 5)] and source_of(topic).columns == before
     topic.drop()

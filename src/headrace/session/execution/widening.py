@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Final
 
 from headrace.catalog.contents import SourceContent
@@ -185,15 +186,21 @@ def _asked(
 
 
 def _check_rows(context: Context, table: ObjectRecord, new: ObjectRecord) -> None:
-    """Raise `StatementError` if a table that was filled again does not have as many rows as it had.
+    """Raise `StatementError` if a table that was filled again does not have the rows that it had.
 
-    Of what is read again rows can only be missing, and those that are there are the same: records are gone that were
-    of a key, or rows by themselves.
+    Records are gone, then. By that rows can be missing, and where what tells records apart for compaction is not the
+    key of the table, older ones can stand in their places. Columns of maps are not looked at: nobody compares them.
     """
-    counts = [f"(SELECT count(*) FROM ({all_of(o).text}) AS t)" for o in (table, new)]
-    ((before, now),) = select(context, parse_query(f"SELECT {', '.join(counts)}")).rows()
-    if before != now:
+    both = [f"({all_of(o).text})" for o in (table, new)]
+    compared = replace(table, columns=tuple(c for c in table.columns if "map<" not in c.type))
+    first, second = (f"({all_of(replace(compared, name=o.name)).text})" for o in (table, new))
+    differing = f"(({first} EXCEPT ALL {second}) UNION ALL ({second} EXCEPT ALL {first}))"
+    counts = [f"(SELECT count(*) FROM {rows} AS t)" for rows in (*both, differing)]
+    (found,) = select(context, parse_query(f"SELECT {', '.join(counts)}")).rows()
+    before, now, others = (int(str(number)) for number in found)
+    if before != now or others:
+        said = f"{now} come of what can be read by now" if before != now else f"{others // 2} come otherwise by now"
         raise StatementError(
-            f'"{label(table)}" has {before} rows, and {now} come of what can be read by now',
+            f'"{label(table)}" has {before} rows, and {said}',
             sqlstate="55000", hint="records were deleted where it reads, by compaction say; " + AGAIN,
         )  # fmt: skip
