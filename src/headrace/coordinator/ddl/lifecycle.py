@@ -23,6 +23,7 @@ from headrace.common.columns import Column
 from headrace.common.faults import fault_point
 from headrace.connectors.job_options import GROUP, ON_ERROR, of_job
 from headrace.coordinator.ddl.grouping import Grouping
+from headrace.coordinator.ddl.letting_go import discards
 from headrace.coordinator.ddl.planning import Planning
 from headrace.coordinator.ddl.recovered import in_order_of_time, recovered_job, rows_schema
 from headrace.coordinator.ddl.secrets import Vault, sealed_record
@@ -256,9 +257,17 @@ class Lifecycle:
             fault_point("columns.wider.after")
 
     def clear(self, ids: Sequence[int]) -> None:
-        """Drop what a server that ended was filling, and take away columns that came for it."""
+        """Drop what a server that ended was filling, and take away columns that came for it.
+
+        What it holds where it reads goes first: nobody would know of it any more, should this one end, too.
+        """
         if ids:
+            with self._catalog.reading() as state:
+                found = discards(state, [state.objects[i] for i in ids], self._vault.of)
+            told = [text for discard in found for text in discard()]
             self.drop(ids)
+            if told:
+                self._catalog.transact([AddEvent("source_left", None, text) for text in told])
         for source_id in left_wide(self._catalog.state):
             self.add_columns(source_id, (), {})
 

@@ -41,6 +41,7 @@ from headrace.connectors.sources import (
     settled,
 )
 from headrace.connectors.webhook.options import check_columns, is_webhook
+from headrace.coordinator.ddl.letting_go import is_held
 from headrace.coordinator.decide.view_options import on_error
 from headrace.errors import (
     DatatypeMismatch,
@@ -266,7 +267,7 @@ def _define_source(
     try:
         return replace(record, id=context.coordinator.create_relation(record))
     except BaseException:
-        if content.shared or (content.origin is not None and not fed.is_held(context, record)):
+        if content.shared or (content.origin is not None and not is_held(context.catalog.state, record)):
             with suppress(HeadraceError):
                 source.discard()
         raise
@@ -348,6 +349,7 @@ def _feed(
         create_planned(context, statement.name, text, view, statement.text, of_job, (source.id,))
     except BaseException as error:
         with suppress(HeadraceError):
+            fault_point("table.undo.before")
             left = fed.drop(context, [source])
             if left and isinstance(error, HeadraceError):
                 error.detail = "\n".join(filter(None, (error.detail, *left)))

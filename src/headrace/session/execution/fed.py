@@ -9,7 +9,7 @@ A table with a connector is a hidden source of changes and this view of it.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -18,9 +18,9 @@ from headrace.catalog.records import ObjectRecord
 from headrace.catalog.state import CatalogState
 from headrace.common.columns import Column
 from headrace.connectors.leaving import own_type
-from headrace.connectors.sources import holds, open_source
+from headrace.coordinator.ddl.letting_go import discards
 from headrace.coordinator.decide.former import source_of as source_of
-from headrace.errors import HeadraceError, NotSupported, UndefinedColumn
+from headrace.errors import NotSupported, UndefinedColumn
 from headrace.session.context import Context
 from headrace.sql.binder.spark_text import quoted
 
@@ -95,50 +95,6 @@ def drop(context: Context, records: Sequence[ObjectRecord]) -> list[str]:
 
     Raises what `Coordinator.drop` raises; then nothing is let go of.
     """
-    external = [o for o in records if o.content.external]
-    discards = [_discarding(context, o) for o in external if not is_held(context, o, records)]
+    found = discards(context.catalog.state, records, context.coordinator.secrets)
     context.coordinator.drop([o.id for o in records])
-    return [text for discard in discards for text in discard()]
-
-
-def _origin(record: ObjectRecord) -> int | None:
-    return record.content.origin if isinstance(record.content, SourceContent) else None
-
-
-def is_held(context: Context, record: ObjectRecord, gone: Sequence[ObjectRecord] = ()) -> bool:
-    """Whether a table of a shared source holds nothing there by itself.
-
-    Another one follows the same table there, or the source is among those that go, with all that it holds.
-    """
-    origin, ids = _origin(record), {record.id, *(o.id for o in gone)}
-    if origin is None:
-        return False
-    sources = context.catalog.state.objects_of(SourceContent)
-    alike = (o for o in sources if _origin(o) == origin and o.id not in ids)
-    names = ("schema.name", "table.name")
-    return origin in ids or any(all(o.options.get(n) == record.options.get(n) for n in names) for o in alike)
-
-
-def _discarding(context: Context, record: ObjectRecord) -> Callable[[], list[str]]:
-    """What is to be done once a source has been dropped, of which nothing is known any more then: what to tell."""
-    if not holds(record.options):
-        return lambda: []
-
-    def failed(error: HeadraceError) -> list[str]:
-        return [f'what source "{record.name}" holds where it reads is still there: {error.message}']
-
-    try:
-        found = context.coordinator.secrets(record.secrets)
-        values = dict(found()) if found is not None else None
-    except HeadraceError as error:
-        told = failed(error)
-        return lambda: told
-
-    def discard() -> list[str]:
-        try:
-            open_source(record.options, record.columns, None if values is None else lambda: values).discard()
-        except HeadraceError as error:
-            return failed(error)
-        return []
-
-    return discard
+    return [text for discard in found for text in discard()]

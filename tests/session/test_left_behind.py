@@ -1,0 +1,76 @@
+"""What a table of a connector holds where it reads goes also where a server ends before it has let go of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from headrace.common.faults import arm, disarm_all
+from headrace.config import Settings
+from headrace.errors import HeadraceError
+from headrace.session.database import Database, connect
+from postgres import HOST, Postgres
+
+
+@pytest.fixture
+def left(logical: Postgres, spark: SparkSession, tmp_path: Path) -> Settings:
+    """A database with the hidden source of a table that has come to nothing: a value does not fit it."""
+    settings = Settings(data_dir=tmp_path, run_fsync=False, catalog_commit_sync=False, barrier_interval_ms=100)
+    logical.execute("DROP TABLE IF EXISTS misfit", "CREATE TABLE misfit (id int PRIMARY KEY, v text)",
+                    "INSERT INTO misfit VALUES (1, 'x')")  # fmt: skip
+    arm("table.undo.before", "fail")
+    try:
+        with connect(tmp_path, spark=spark, settings=settings) as database, pytest.raises(HeadraceError, match="'x'"):
+            create(database, logical)
+    finally:
+        disarm_all()
+    assert slots(logical) == (1, 1)
+    return settings
+
+
+def create(database: Database, there: Postgres) -> Any:
+    return database.sql(
+        f"CREATE TABLE t (id int PRIMARY KEY, v int) WITH (connector = 'postgres-cdc', hostname = '{HOST}', "
+        f"port = {there.port}, username = 'root', database.name = '{there.dbname}', table.name = 'misfit')"
+    )
+
+
+def slots(there: Postgres) -> tuple[int, int]:
+    """How many slots and publications of ours there are."""
+    with there.connect() as c:
+        (found,) = c.execute("SELECT count(*) FROM pg_replication_slots WHERE slot_name LIKE 'headrace%'").fetchall()
+        (publications,) = c.execute("SELECT count(*) FROM pg_publication WHERE pubname LIKE 'headrace%'").fetchall()
+    return found[0], publications[0]
+
+
+def test_a_slot_goes_with_the_next_start(left: Settings, logical: Postgres, spark: SparkSession) -> None:
+    with connect(left.data_dir, spark=spark, settings=left) as database:
+        assert slots(logical) == (0, 0)
+        logical.execute("UPDATE misfit SET v = '7'")
+        create(database, logical)
+        assert database.sql("SELECT v FROM t").rows() == [(7,)]
+        database.sql("DROP TABLE t")
+    assert slots(logical) == (0, 0)
+
+
+def test_what_cannot_be_reached_is_told(left: Settings, logical: Postgres, spark: SparkSession) -> None:
+    """As where it is dropped: nobody waits for PostgreSQL to be there, and the name is free."""
+    with logical.connect() as holder:
+        holder.execute("ALTER ROLE root NOLOGIN")
+        try:
+            with connect(left.data_dir, spark=spark, settings=left) as database:
+                ((text,),) = database.sql(
+                    "SELECT message FROM headrace_catalog.events WHERE kind = 'source_left'"
+                ).rows()
+                assert 'what source "t$changes" holds where it reads is still there' in text
+                assert database.catalog.state.object_named("public", "t$changes") is None
+        finally:
+            holder.execute("ALTER ROLE root LOGIN")
+    assert slots(logical) == (1, 1)
+    with logical.connect() as c:
+        c.execute("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots")
+        for (name,) in c.execute("SELECT pubname FROM pg_publication WHERE pubname LIKE 'headrace%'").fetchall():
+            c.execute(f"DROP PUBLICATION {name}")
