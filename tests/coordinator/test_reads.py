@@ -16,7 +16,9 @@ from headrace.common.faults import disarm_all
 from headrace.connectors.base import Binding
 from headrace.connectors.datagen import DatagenSource
 from headrace.coordinator.decide.machine import align_for_reads
-from headrace.coordinator.decide.query_epochs import Floors
+from headrace.coordinator.decide.query_epochs import Candidate, Floors
+from headrace.coordinator.decide.relation import NEVER
+from headrace.coordinator.observe.obstacles import refuse_behind
 from headrace.coordinator.reads import ReadOptions, Snapshot
 from headrace.coordinator.run import ticker
 from headrace.dataflow.epoch_result import EpochResult
@@ -87,6 +89,31 @@ def test_a_view_that_is_being_created_ages_no_read(db: Database) -> None:
         read(db, v, consistency="latest")
     gate.set()
     db.c.wait_created(v, WAIT_S)
+
+
+def test_what_catches_up_is_not_waited_for(db: Database) -> None:
+    """Its rows are there, and its source does not say yet from which epoch on they are of one moment."""
+    t = db.table()
+    db.core.live.graph.relations[t].whole_from = NEVER
+    db.insert(t, 1)
+    v = db.view("v", t, wait=False)
+    job = db.core.live.graph.jobs[v]
+    db.until(lambda: bool(job.committed))
+    with pytest.raises(SnapshotUnavailable, match=r'^materialized view "v" is still being created'):
+        read(db, v, timeout_s=0.0)
+    assert not job.created
+
+
+def test_what_is_said_where_nothing_was_shown_or_written(db: Database) -> None:
+    t = db.table()
+    v = db.view("v", t)
+    live = db.core.live
+    with live.lock, pytest.raises(SnapshotUnavailable) as caught:
+        refuse_behind(
+            live.graph, [Candidate(v, [], 0)], live.graph.jobs[v], 0, "snapshot", exactly=False, written=0,
+            may_know=lambda job: True,
+        )  # fmt: skip
+    assert "no epoch came in time" in str(caught.value) and "has written" not in str(caught.value)
 
 
 def test_the_floor_of_a_session(db: Database) -> None:

@@ -397,7 +397,7 @@ class Reads:
         live = self._live
         jobs = [live.graph.jobs[c.relation] for c in read if c.relation in live.graph.jobs]
         for job in jobs:
-            if not job.committed:
+            if not job.created:  # also where its rows are there, and not all of one moment yet: nobody knows when
                 refuse_new(job, options.may_know)
         if options.consistency == "global" and options.exactly is None:
             jobs = list({j.id: j for j in [*jobs, *created_views(live.graph)]}.values())

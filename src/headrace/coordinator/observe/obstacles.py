@@ -38,6 +38,9 @@ def refuse_behind(
     if exactly:
         shown = f"the transaction reads at epoch {wanted}"
         hint = "end the transaction and start it again"
+    elif not wanted:
+        shown = "no epoch came in time at which all that is read can be read together"
+        hint = "each relation is readable by itself"
     elif wanted == written:
         shown = f"the session has written at epoch {wanted}"
         hint = "SET read_your_writes = off accepts an older snapshot"
