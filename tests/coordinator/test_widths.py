@@ -6,6 +6,7 @@ from headrace.catalog.contents import IndexContent, MaterializedViewContent, Sou
 from headrace.catalog.records import ObjectRecord
 from headrace.catalog.state import CatalogState
 from headrace.common.columns import Column
+from headrace.connectors.base import FIELD_IDS
 from headrace.coordinator.ddl.replacing import definition_with, left_behind, name_while_refreshed
 from headrace.coordinator.decide.widths import left_wide, narrowed, wider
 
@@ -41,6 +42,13 @@ def test_columns_that_nobody_has_come_for_are_taken_away() -> None:
     assert wider(kept, [OTHER_C], {}, 41).columns == (A, B, OTHER_C)
     nobody = narrowed(CatalogState([more]), more)
     assert names(nobody) == ["a"] and nobody.content_as(SourceContent).widths == ()
+
+
+def test_what_they_are_found_by_goes_with_them() -> None:
+    once = wider(SOURCE, [B], {FIELD_IDS: '{"b": 2}'}, 11)
+    twice = wider(once, [C], {FIELD_IDS: '{"b": 2, "c": 3}'}, 21)
+    assert narrowed(CatalogState([twice, view(12)]), twice).options == {"x": "1", FIELD_IDS: '{"b": 2}'}
+    assert narrowed(CatalogState([twice]), twice) == SOURCE
 
 
 def test_a_source_that_people_know_keeps_its_columns() -> None:

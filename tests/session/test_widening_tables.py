@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from itertools import count as counting
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,9 @@ from pyspark.sql import SparkSession
 from headrace.catalog.records import ObjectRecord
 from headrace.common.faults import arm, disarm_all
 from headrace.config import Settings
+from headrace.coordinator.coordinator import Coordinator
 from headrace.errors import HeadraceError
+from headrace.session.context import Context
 from headrace.session.database import Database, connect
 from headrace.session.execution import widening
 from headrace.session.execution.refilling import new_table
@@ -286,6 +288,46 @@ def test_two_at_once(database: Database, kafka: Kafka) -> None:
         topic.sql(f"ALTER TABLE # ADD COLUMN {name} int")
     assert topic.rows("SELECT id, v, a, b FROM #") == [(1, 10, 1, 2)]
     assert len(source_of(topic).columns) == 6
+    topic.drop()
+
+
+def test_a_table_that_is_paused_meanwhile_stays_so(
+    database: Database, kafka: Kafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And nobody waits for Spark who keeps others from defining anything."""
+    topic = Topic(kafka, database)
+    topic.put(1, '{"id": 1, "v": 10, "who": "ann"}')
+    topic.sql("CREATE MATERIALIZED VIEW #_n AS SELECT count(*) AS n FROM #")
+    before = {o.name for o in database.catalog.state.objects.values()}
+    check, defining, held = widening._check_rows, Coordinator.defining, [False]
+
+    def paused(*given: Any) -> None:
+        check(*given)
+        topic.sql("ALTER MATERIALIZED VIEW # PAUSE")
+
+    @contextmanager
+    def noted(coordinator: Coordinator) -> Iterator[None]:
+        with defining(coordinator):
+            held[0] = True
+            yield
+        held[0] = False
+
+    wait = Context.wait_for_views
+
+    def waited(context: Context) -> None:
+        assert not held[0]
+        wait(context)
+
+    monkeypatch.setattr(widening, "_check_rows", paused)
+    monkeypatch.setattr(Coordinator, "defining", noted)
+    monkeypatch.setattr(Context, "wait_for_views", waited)
+    with pytest.raises(HeadraceError, match="was paused while columns were added"):
+        topic.sql("ALTER TABLE # ADD COLUMN who text")
+    monkeypatch.undo()
+    assert {o.name for o in database.catalog.state.objects.values()} == before
+    assert topic.rows("SELECT status FROM headrace_catalog.jobs WHERE name = '#'") == [("paused",)]
+    topic.sql("ALTER MATERIALIZED VIEW # RESUME; ALTER TABLE # ADD COLUMN who text")
+    assert topic.rows("SELECT * FROM #") == [(1, 10, "ann")]
     topic.drop()
 
 

@@ -74,8 +74,8 @@ class Succeeding:
     def _is_level(self, new_id: int, old_id: int, indexes: Mapping[int, int]) -> bool:
         """Whether nobody sees less who reads the new table and indexes from now on. The caller holds the lock.
 
-        Raises `UndefinedTable` if one of them is gone, `StatementError` if the old table has been succeeded already,
-        `JobFailed` if one that is new fails.
+        Raises `UndefinedTable` if one of them is gone, `StatementError` if the old table has been succeeded already or
+        is paused, `JobFailed` if one that is new fails.
         """
         graph = self._live.graph
         for i in (new_id, old_id, *indexes, *indexes.values()):
@@ -93,6 +93,10 @@ class Succeeding:
                 f'{new.in_words} was created on "{old.name}" while columns were added',
                 sqlstate="55000",
                 hint="try again",
+            )
+        if graph.jobs[old_id].paused:  # nobody has said so of the new one, which would go on under its name
+            raise StatementError(
+                f'"{old.name}" was paused while columns were added', sqlstate="55000", hint="resume it, and try again"
             )
         failing = next((graph.jobs[i] for i in (new_id, *indexes) if graph.jobs[i].error is not None), None)
         if failing is not None:

@@ -6,13 +6,15 @@ table that is filled beside the first one; if none comes of it, the columns are 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from headrace.catalog.contents import SourceContent
 from headrace.catalog.records import ObjectRecord
 from headrace.catalog.state import CatalogState
 from headrace.common.columns import Column
+from headrace.connectors.base import FIELD_IDS
 
 
 def wider(
@@ -41,7 +43,16 @@ def narrowed(state: CatalogState, source: ObjectRecord) -> ObjectRecord:
     if kept == content.widths:
         return source
     width = content.widths[len(kept)][1]
-    return replace(source, columns=source.columns[:width], content=replace(content, widths=kept))
+    gone = {c.name for c in source.columns[width:]}
+    options = _without(source.options, gone)
+    return replace(source, columns=source.columns[:width], content=replace(content, widths=kept), options=options)
+
+
+def _without(options: Mapping[str, str], columns: Collection[str]) -> dict[str, str]:
+    """Options that do not say by what columns are found which are gone; an older program knows of none such."""
+    found = {name: by for name, by in json.loads(options.get(FIELD_IDS, "{}")).items() if name not in columns}
+    others = {name: value for name, value in options.items() if name != FIELD_IDS}
+    return others | ({FIELD_IDS: json.dumps(found)} if found else {})
 
 
 def left_wide(state: CatalogState) -> list[int]:

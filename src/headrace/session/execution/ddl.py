@@ -57,7 +57,7 @@ from headrace.errors import (
     UndefinedColumn,
     WrongObjectType,
 )
-from headrace.plan.planner import ViewPlan
+from headrace.plan.planner import Planner, ViewPlan
 from headrace.session.context import Context
 from headrace.session.execution import (
     arrangement_choice,
@@ -501,12 +501,13 @@ def create_unfilled(
     context: Context, name: TableName, query: str | DataFrame, content: PlannedContent, definition: str,
     options: dict[str, str], depends_on: Sequence[int],
     named: Mapping[str, int] | None = None, planned: Callable[[ViewPlan], ViewPlan] | None = None,
+    planner: Planner | None = None,
 ) -> int:  # fmt: skip
-    """The same without waiting for its rows."""
+    """The same without waiting for its rows; nor for Spark, where a planner is given that has been waited for."""
     confidential = dict(named or {})
 
     def made(arrangements: frozenset[int]) -> ViewPlan:
-        plan = context.planner.plan(
+        plan = (planner or context.planner).plan(
             query, on_window_close=content.emit_on_window_close, arrangements=arrangements,
             on_error=on_error(options),
         )  # fmt: skip

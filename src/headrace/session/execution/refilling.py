@@ -19,6 +19,7 @@ from headrace.coordinator.decide.automatic import is_automatic
 from headrace.coordinator.decide.former import indexes_of, is_former, source_of
 from headrace.coordinator.decide.life import Life
 from headrace.errors import HeadraceError, NotSupported, SourceError, StatementError, UndefinedTable
+from headrace.plan.planner import Planner
 from headrace.session.context import Context
 from headrace.session.execution import ddl, fed
 from headrace.session.names import label
@@ -120,16 +121,17 @@ def _drop_unread(context: Context, former_id: int) -> None:
 
 
 def new_table(
-    context: Context, table: ObjectRecord, source: ObjectRecord, key: Sequence[str], text: str
+    context: Context, table: ObjectRecord, source: ObjectRecord, key: Sequence[str], text: str,
+    planner: Planner | None = None,
 ) -> ObjectRecord:  # fmt: skip
     """Create the table that is to take the place of another one, over a source, by the key of that. It is not filled
-    yet.
+    yet. Where a planner is given, Spark is not waited for.
     """
     query = fed.query_of(source, key)
     content = MaterializedViewContent(spark_sql=query, called=table.name)
     name = TableName(table.schema, name_while_refreshed(table))
     definition, options = definition_with(table, text), _options(context, table)
-    made = ddl.create_unfilled(context, name, query, content, definition, options, (source.id,))
+    made = ddl.create_unfilled(context, name, query, content, definition, options, (source.id,), planner=planner)
     return context.catalog.state.objects[made]
 
 

@@ -86,13 +86,13 @@ def _beside(
     found_by: Mapping[str, str], text: str,
 ) -> ObjectRecord:  # fmt: skip
     """Create the table with more columns, over the source with them: nobody else gives it others meanwhile."""
-    context.wait_for_views()  # a start of Spark defines all that there is, and must not wait for this while this waits
+    planner = context.planner  # a start of Spark defines all that there is, and must not wait for this while this waits
     with context.coordinator.defining():
         check_not_refreshed(context.catalog.state, table)  # it may have begun meanwhile, or even ended
         _check_unaltered(context, table, source)
         key = fed.key_of(table, source)
         context.coordinator.add_columns(source.id, columns, found_by)
-        return new_table(context, table, context.catalog.state.objects[source.id], key, text)
+        return new_table(context, table, context.catalog.state.objects[source.id], key, text, planner)
 
 
 def _check_unaltered(context: Context, shown: ObjectRecord, source: ObjectRecord) -> None:
