@@ -21,7 +21,6 @@ BOUNDS = {
     "catalog/marks.py": 1,
     "catalog/records.py": 7,
     "catalog/sealing.py": 4,
-    "catalog/stash.py": 1,
     "catalog/state.py": 4,
     "catalog/store.py": 1,
     "cli.py": 1,

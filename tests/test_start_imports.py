@@ -10,7 +10,7 @@ from support import WAIT_S
 LATER = (
     "pandas",
     "rich",
-    "sqlalchemy.dialects.postgresql",
+    "sqlalchemy",
     "duckdb",
     "obstore",
     "cryptography",

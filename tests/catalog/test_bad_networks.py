@@ -170,7 +170,8 @@ def once_at(monkeypatch: pytest.MonkeyPatch, point: str, step: Callable[[], None
             happened.append(name)
             step()
 
-    monkeypatch.setattr("headrace.catalog.stash.fault_point", passing)
+    for module in ("stash", "stash_server"):
+        monkeypatch.setattr(f"headrace.catalog.{module}.fault_point", passing)
     return happened
 
 

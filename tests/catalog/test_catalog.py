@@ -29,7 +29,7 @@ from headrace.catalog.edits import (
     RaiseWatermark,
     SetConfig,
 )
-from headrace.catalog.places import open_store
+from headrace.catalog.places import canonical, open_store
 from headrace.catalog.records import (
     JobRecord,
     ObjectRecord,
@@ -39,7 +39,8 @@ from headrace.catalog.records import (
     StateTableRecord,
     encode,
 )
-from headrace.catalog.stash import StashStore, server_engine
+from headrace.catalog.stash import StashStore
+from headrace.catalog.stash_server import ServerTables, server_engine
 from headrace.catalog.state import Change
 from headrace.catalog.store import FORMAT_VERSION, OutcomeUnknown, StoredCatalog, Writes
 from headrace.common.clock import ManualClock
@@ -525,7 +526,9 @@ def test_locations(tmp_path: Path) -> None:
     assert odd.is_file()
     with Catalog.open(f"sqlite:///{tmp_path}/url.db"):
         assert (tmp_path / "url.db").is_file()
-    for bad in ("mysql://h/d", "sqlite://", "not a url://"):
+    with Catalog.open(canonical(odd)) as catalog:
+        assert [record.value for record in catalog.state.settings.values()] == ["x"]
+    for bad in ("mysql://h/d", "sqlite://", "sqlite:///", "sqlite://host/x.db", "not a url://"):
         with pytest.raises(InvalidParameter):
             Catalog.open(bad)
     (tmp_path / "junk.db").write_bytes(b"junk" * 1000)
@@ -551,8 +554,9 @@ def test_where_a_catalog_on_a_server_is(monkeypatch: pytest.MonkeyPatch, sqlstat
         def one(self) -> tuple[str, str]:
             return "d", "7"
 
-    store = StashStore(server_engine("postgresql://nobody@nowhere.invalid/d"), "d")
-    monkeypatch.setattr(store, "_transaction", lambda: contextlib.nullcontext(Server()))
+    tables = ServerTables(server_engine("postgresql://nobody@nowhere.invalid/d"))
+    store = StashStore(tables, "d")
+    monkeypatch.setattr(tables, "_connected", lambda: contextlib.nullcontext(Server()))
     if told:
         assert store.place() == "database d (7) of the PostgreSQL system unknown"
     else:

@@ -51,7 +51,7 @@ def test_a_full_disk(tmp_path: Path) -> None:
     with Catalog.open(path, options=IMPATIENT) as catalog:
         write(catalog, "a")
         store: Any = catalog._store
-        store._appender.execute("PRAGMA max_page_count = 1")
+        store._tables._appender.execute("PRAGMA max_page_count = 1")
         with pytest.raises(DiskFull, match="disk is full") as full:
             write(catalog, "b", 1 << 20)
         assert full.value.sqlstate == "53100"

@@ -18,7 +18,10 @@ sealing.py   secrets, encrypted by a key that is not in the catalog
 Backends:
 
 store.py      `CatalogStore`: what a backend must do
-stash.py      tables of a SQLite file or of PostgreSQL
+stash.py      two tables of a database: the transactions on them
+stash_tables.py  what such a database has to do
+stash_file.py    these tables in a SQLite file
+stash_server.py  these tables in PostgreSQL
 deadlines.py  cuts the line to a database that no longer answers
 log_store.py  a log of objects in an object store or directory
 journal.py    the bytes and names of that log. No I/O

@@ -5,21 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import field
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote, urlsplit
-
-import sqlalchemy as sa
-from sqlalchemy.exc import ArgumentError
 
 from headrace.catalog.directory import Directory
 from headrace.catalog.log_store import LogOptions, LogStore
-from headrace.catalog.stash import StashStore, server_engine, sqlite_engine
+from headrace.catalog.stash import StashStore
+from headrace.catalog.stash_file import FileTables
 from headrace.catalog.store import CatalogStore, StoredCatalog
 from headrace.common.lazy_dataclass import dataclass
 from headrace.errors import InvalidParameter, StorageError
 from headrace.state.iopool import IoPool, RetryPolicy
 from headrace.state.objects import prepare_directory
 from headrace.state.transport import OPTIONS, open_transport
+
+if TYPE_CHECKING:
+    from sqlalchemy import URL
 
 KINDS: Final = "a path or sqlite:///path, postgresql://user@host/database, file:///directory, s3://bucket/prefix"
 
@@ -58,8 +59,7 @@ def open_store(location: str | Path, options: PlaceOptions = DEFAULTS, *, read_o
     if scheme == "sqlite":
         return _file(_sqlite_path(text), options, read_only)
     if scheme.partition("+")[0] == "postgresql":
-        engine = server_engine(text, options.connect_timeout_ms, options.timeout_ms)
-        return StashStore(engine, shown(text), options.generation)
+        return _server(text, options)
     if scheme == "file":
         log = LogOptions(generation=options.generation)
         return LogStore(Directory(_directory(text), sync=options.full_sync), text.rstrip("/"), None, log)
@@ -108,20 +108,19 @@ def canonical(location: str | Path) -> str:
     return shown(text)
 
 
-def _parsed(text: str) -> sa.URL:
-    try:
-        return sa.make_url(text)
-    except ArgumentError as error:
-        raise InvalidParameter("cannot read the catalog's URL", hint="postgresql://user@host/database") from error
+def _parsed(text: str) -> URL:
+    from headrace.catalog.stash_server import parsed_url
+
+    return parsed_url(text)
 
 
 def _sqlite_path(text: str) -> Path:
     if "://" not in text:
         return Path(text)
-    url = _parsed(text)
-    if not url.database:
+    path = text.removeprefix("sqlite:///")
+    if path in (text, ""):
         raise InvalidParameter(f'no catalog backend for "{text}"', hint=KINDS)
-    return Path(url.database)
+    return Path(path)
 
 
 def _directory(text: str) -> Path:
@@ -136,7 +135,12 @@ def _file(path: Path, options: PlaceOptions, read_only: bool) -> StashStore:
         raise StorageError(f"there is no catalog in {path}")
     if not read_only:
         prepare_directory(path.parent)
-    engine = sqlite_engine(
-        path, read_only=read_only, full_sync=options.full_sync, busy_timeout_ms=options.busy_timeout_ms
-    )
-    return StashStore(engine, str(path), options.generation)
+    tables = FileTables(path, read_only=read_only, full_sync=options.full_sync, busy_timeout_ms=options.busy_timeout_ms)
+    return StashStore(tables, str(path), options.generation)
+
+
+def _server(text: str, options: PlaceOptions) -> StashStore:
+    from headrace.catalog.stash_server import ServerTables, server_engine
+
+    engine = server_engine(text, options.connect_timeout_ms, options.timeout_ms)
+    return StashStore(ServerTables(engine), shown(text), options.generation)
