@@ -66,6 +66,8 @@ KNOWN: Final[Mapping[str, str]] = {
     "columns.commit.after": "a table with more columns has the name, nobody has been told",
     "columns.slot.after": "the slot of a table is one of several, the table that is to have more columns is not there",
     "columns.wider.after": "a source has more columns, the table that is to have them is not there",
+    "rename.before": "a relation is to have another name, nothing says so yet",
+    "rename.after": "a relation has another name, nobody has been told",
     "copy.commit.before": "the files of a COPY are written, its folder is not there yet",
     "sink.bind.after": "which epoch a sink delivers next is durable, nothing of it has left",
     "sink.commit.before": "a sink is about to make an epoch visible in its target",

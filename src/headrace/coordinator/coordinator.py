@@ -23,6 +23,7 @@ from headrace.config import Settings
 from headrace.connectors.base import SlotStanding
 from headrace.connectors.sources import Secrets
 from headrace.coordinator.assembly import Assembly
+from headrace.coordinator.ddl.renaming import Renamed, rename
 from headrace.coordinator.decide.lease import Lease
 from headrace.coordinator.observe import arrival
 from headrace.coordinator.observe.epoch_history import Checkpoint, RowErrors
@@ -332,6 +333,14 @@ class Coordinator:
         """
         self._guarded(lambda: self._parts.life.alter_objects(object_ids, change, done))
 
+    def rename(self, changes: Renamed) -> None:
+        """Give an object another name, with all that says its name, in one step.
+
+        `changes` gets the catalog's content while no other statement changes it, and says what is other from then on.
+        Durable on return. Raises what it does, and `DuplicateTable` for a name that is taken.
+        """
+        self._changing("ALTER", lambda: rename(self._core.storage.catalog, self._core.live, self._parts.life, changes))
+
     def add_columns(self, source_id: int, columns: Sequence[Column], options: Mapping[str, str]) -> None:
         """Give a source columns that it does not have yet, behind all others; what reads it goes on as it is.
 
@@ -344,14 +353,15 @@ class Coordinator:
         """What tells the values of the secrets that options have, as of now; None if there are none."""
         return self._core.vault.of(secrets)
 
-    def create_view(self, record: ObjectRecord, plan: ViewPlan) -> int:
+    def create_view(self, record: ObjectRecord, plan: ViewPlan, check: Callable[[], None] = lambda: None) -> int:
         """Create a materialized view or a sink and start its job; durable on return, which does not wait for rows.
 
-        `record.content` has the query that `plan` was made of.
+        `record.content` has the query that `plan` was made of. `check` is asked while no other statement defines
+        anything, and raises if its definition is not what it says any more.
         """
 
         def create() -> int:
-            job = self._parts.life.create_view(record, plan)
+            job = self._parts.life.create_view(record, plan, check)
             # The first epoch is to see what the sources hold now. Where that fails the view exists all the same, and
             # its job waits for the next tick that succeeds.
             self._core.guard.chore("a tick", self._parts.ticker.tick)

@@ -43,6 +43,7 @@ leaves.py             relations as leaves of Spark queries
 scans.py              scans of stored relations, sliced by how much there is to read
 created_functions.py  functions that users create
 hidden_views.py       hidden views: the joins that a view was cut at
+renamed.py            what another name of an object changes: itself, what is hidden behind it, texts
 
 Who may do what:
 

@@ -102,8 +102,8 @@ class Database:
                 bound = BoundQuery(localize(context, parse_query(query)), names_of(context))
                 text = ddl.planned_text(bound, None)
                 content = MaterializedViewContent(spark_sql=text, emit_on_window_close=on_window_close)
-                needed = bound.dependencies()
-                ddl.create_planned(context, target, text, content, query, dict(options or {}), needed)
+                needed, check = bound.dependencies(), bound.check_names
+                ddl.create_planned(context, target, text, content, query, dict(options or {}), needed, check=check)
             else:
                 raise InvalidParameter(f"unknown dialect {dialect!r}", hint="postgres or spark")
 

@@ -19,10 +19,18 @@ from headrace.catalog.contents import (
     ViewContent,
 )
 from headrace.catalog.records import ObjectRecord
+from headrace.catalog.state import CatalogState
 from headrace.common.columns import Column
 from headrace.common.lazy_dataclass import dataclass
 from headrace.common.zones import UTC, Zone
-from headrace.errors import HeadraceError, InvalidParameter, NotSupported, UndefinedTable, WrongObjectType
+from headrace.errors import (
+    HeadraceError,
+    InvalidParameter,
+    NotSupported,
+    StatementError,
+    UndefinedTable,
+    WrongObjectType,
+)
 from headrace.session.context import Context
 from headrace.session.created_functions import routine_of
 from headrace.session.result import Origin, ResultColumn
@@ -65,6 +73,13 @@ def table_name(text: str) -> TableName:
 def label(record: ObjectRecord) -> str:
     """The object's name as messages spell it."""
     return record.name if record.schema in ("", "public") else f"{record.schema}.{record.name}"
+
+
+def check_named(state: CatalogState, record: ObjectRecord) -> None:
+    """Raise `StatementError` for an object that has another name by now, or is gone."""
+    now = state.objects.get(record.id)
+    if now is None or (now.schema, now.name) != (record.schema, record.name):
+        raise StatementError(f'"{label(record)}" was renamed or dropped meanwhile', sqlstate="55000", hint="try again")
 
 
 def kind_called(word: str) -> type[Content] | None:
@@ -222,6 +237,15 @@ class BoundQuery:
         """Ids of the objects that it names, plain views and functions included."""
         named = [*self.targets.values(), *self.functions.values()]
         return tuple(sorted({t.id for t in named if isinstance(t, ObjectRecord)}))
+
+    def check_names(self) -> None:
+        """Raise `StatementError` where something that it names has another name by now, or is gone.
+
+        Who makes something of it asks for that while nothing else is defined: it is kept by its text, too.
+        """
+        for found in (*self.targets.values(), *self.functions.values()):
+            if isinstance(found, ObjectRecord):
+                check_named(self.catalog.state, found)
 
     def queries(self) -> Iterator[Query]:
         """The query and those of the views in it."""

@@ -28,6 +28,7 @@ routines.py       CREATE FUNCTION and CREATE AGGREGATE
 roles.py          roles: statements whose text is shown to nobody
 secrets.py        secrets: statements whose text is shown to nobody
 comments.py       COMMENT ON
+renaming.py       texts in which relations have other names
 upkeep.py         TRUNCATE, VACUUM, ANALYZE
 grants.py         GRANT, REVOKE, ownership, SET ROLE
 

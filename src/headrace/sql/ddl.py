@@ -414,6 +414,11 @@ def alter(cursor: Cursor) -> st.Statement:
         action = "refresh schema"
     elif cursor.match("RENAME", "TO"):
         action, target = "rename", cursor.identifier()
+    elif cursor.peek("RENAME"):
+        cursor.refuse(
+            "RENAME COLUMN or CONSTRAINT",
+            "rows and plans know columns by name: CREATE VIEW v (other names) AS SELECT ... shows them by others",
+        )
     elif cursor.match("OWNER", "TO"):
         action, target = "owner", cursor.identifier()
     elif cursor.match("SET", "SCHEMA"):

@@ -82,7 +82,7 @@ def parse_statement(text: str) -> ParsedStatement:
 def _parse(text: str) -> ParsedStatement:
     source = text.encode()
     try:
-        words = _words(source)
+        words = words_of(source)
         if _depth(words) > _LEVELS:
             raise _too_deep()
         cut, added = _without_additions(source, words)
@@ -137,7 +137,8 @@ def _fault(error: PgQueryError) -> SyntaxFault:
     return SyntaxFault(str(error.message), position=error.cursorpos or None)
 
 
-def _words(source: bytes) -> list[Word]:
+def words_of(source: bytes) -> list[Word]:
+    """The words of a text, without its comments. Raises `SyntaxFault`."""
     found = []
     depth = 0
     for token in scan(source.decode()).tokens:
@@ -183,7 +184,7 @@ def _without_additions(source: bytes, words: Sequence[Word]) -> tuple[bytes, _Ad
             end, instead = min(part[0], len(words)), part[1]
             start = words[at].start
             cut[start : words[end - 1].end] = instead.encode().ljust(words[end - 1].end - start)
-            if read is _system_time:
+            if read is system_time:
                 if any(w.text == "proctime" for w in words[at:end]):
                     added.lookups.add(words[_qualified(words, at - 1)].start)
             elif read is _star_except:
@@ -218,7 +219,7 @@ def _texts(words: Sequence[Word], at: int, *wanted: str) -> bool:
     return [w.text for w in words[at : at + len(wanted)]] == list(wanted)
 
 
-def _system_time(words: Sequence[Word], at: int) -> tuple[int, str] | None:
+def system_time(words: Sequence[Word], at: int) -> tuple[int, str] | None:
     """`FOR SYSTEM_TIME AS OF expression`."""
     if not _texts(words, at, "for", "system_time", "as", "of"):
         return None
@@ -294,5 +295,5 @@ def _own_type(words: Sequence[Word], at: int) -> tuple[int, str] | None:
 
 
 _READERS: Final[tuple[Callable[[Sequence[Word], int], tuple[int, str] | None], ...]] = (
-    _system_time, _star_except, _side_join, _own_type,
+    system_time, _star_except, _side_join, _own_type,
 )  # fmt: skip

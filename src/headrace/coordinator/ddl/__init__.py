@@ -6,6 +6,7 @@ lasting.py    by what it is told that a view would be planned as before
 recovered.py  relations and jobs as the catalog has them
 grouping.py   which checkpoint group a job may be in
 replacing.py  tables that take the place of others, and what is left of them
+renaming.py   objects get other names
 succeeding.py tables that get columns take the place of those before, which go on for their readers
 letting_go.py what sources hold where they read is let go of when they are dropped
 undecided.py  DDL of which nobody knows yet whether it is durable

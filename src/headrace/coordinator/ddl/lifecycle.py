@@ -140,11 +140,12 @@ class Lifecycle:
                 self._planning.define_new(record)
             return first
 
-    def create_view(self, record: ObjectRecord, plan: ViewPlan) -> Job:
+    def create_view(self, record: ObjectRecord, plan: ViewPlan, check: Callable[[], None] = lambda: None) -> Job:
         """See `Coordinator.create_view`; the job is made and not launched."""
         live = self._live
         with self.statement():
             self._check_new(record)
+            check()
             if plan.generation != self._planning.generation:
                 raise SparkLost("Spark was started again while the query was planned", hint="run the statement again")
             for upstream in plan.upstreams:
@@ -283,7 +284,7 @@ class Lifecycle:
                 raise UndefinedObject(f"there is no object {object_id}")
             after = change(before)
             if after.name != before.name:
-                self._check_name(after)
+                self.check_free(after)
             self._check_owner(after)
             if after != before:
                 text = f'{before.kind} "{before.name}" {done}'
@@ -298,10 +299,11 @@ class Lifecycle:
             raise UndefinedObject("the role that the object is to belong to does not exist any more")
 
     def _check_new(self, record: ObjectRecord) -> None:
-        self._check_name(record)
+        self.check_free(record)
         self._check_owner(record)
 
-    def _check_name(self, record: ObjectRecord) -> None:
+    def check_free(self, record: ObjectRecord) -> None:
+        """Raise `DuplicateTable` (`DuplicateObject`) for a name that is taken."""
         if self._catalog.state.object_named(record.schema, record.name) is not None:
             if isinstance(record.content, SchemaContent):
                 raise DuplicateObject(f'schema "{record.name}" already exists')

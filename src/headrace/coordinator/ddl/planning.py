@@ -21,7 +21,7 @@ from headrace.coordinator.ddl.recovered import (
     rows_schema,
 )
 from headrace.coordinator.ddl.secrets import Vault
-from headrace.coordinator.decide import unused
+from headrace.coordinator.decide import automatic, unused
 from headrace.coordinator.decide.graph import GraphIndex
 from headrace.coordinator.decide.job import PlanFacts
 from headrace.coordinator.decide.life import Turn, turned
@@ -398,7 +398,7 @@ class Planning:
             return
         if isinstance(content, IndexContent):
             columns = frozenset(c.name for c in record.columns)
-            lasting = not content.automatic or content.called is not None  # somebody made it, of a table as it was
+            lasting = automatic.is_lasting(record)
             path = Path(record.id, content.called or record.name, content.key, columns, False, lasting)
             self._planner.define_path(content.on, path)
             return

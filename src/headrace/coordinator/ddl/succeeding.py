@@ -17,11 +17,11 @@ from headrace.common.faults import fault_point
 from headrace.connectors.base import SHARED_BY
 from headrace.coordinator.ddl.lifecycle import Lifecycle
 from headrace.coordinator.ddl.planning import Planning
-from headrace.coordinator.decide.automatic import is_automatic
+from headrace.coordinator.ddl.renaming import take_up
 from headrace.coordinator.decide.exact import newest
 from headrace.coordinator.decide.former import indexes_of, is_former, succession
 from headrace.coordinator.observe.arrival import job_failed
-from headrace.coordinator.run.live_state import LiveRelation, LiveState
+from headrace.coordinator.run.live_state import LiveState
 from headrace.coordinator.run.locks import Locks
 from headrace.coordinator.run.runtime import Runtime
 from headrace.coordinator.run.ticker import Ticker
@@ -133,25 +133,12 @@ class Succeeding:
 
         def settle(state: CatalogState) -> None:
             if happened(state):
-                self._take_up(changed)
+                take_up(self._live, changed)
                 self._define(changed)
 
         self._life.undecided.transact(edits, happened, settle)
-        self._take_up(changed)
+        take_up(self._live, changed)
         return changed
-
-    def _take_up(self, changed: Sequence[ObjectRecord]) -> None:
-        graph = self._live.graph
-        with self._live.changed:
-            for record in (o for o in changed if o.content.in_graph):
-                if record.id in graph.relations:
-                    graph.relations[record.id].record = record
-                else:
-                    graph.relations[record.id] = LiveRelation(record)
-                job = graph.jobs.get(record.id)
-                if job is not None:
-                    job.rename(record.name, automatic=is_automatic(record))
-            self._live.changed.notify_all()
 
     def _define(self, changed: Sequence[ObjectRecord]) -> None:
         for record in changed:

@@ -23,6 +23,9 @@ from headrace.plan.tree import Sharable
 SCHEMA = "headrace_internal"
 """Where automatic indexes are, as no object of a user can be: their names clash with none."""
 
+FORMER = "former "
+"""What the names of those begin with that somebody made on a table that has got columns since."""
+
 
 @dataclass(frozen=True)
 class WantedIndex:
@@ -36,6 +39,11 @@ class WantedIndex:
 def is_automatic(record: ObjectRecord) -> bool:
     """Whether an object is an index that the system has made."""
     return isinstance(record.content, IndexContent) and record.content.automatic
+
+
+def is_lasting(record: ObjectRecord) -> bool:
+    """Whether an index stays for its readers as it is: one that somebody made, of a table as it was before."""
+    return not is_automatic(record) or record.name.startswith(FORMER)
 
 
 def stored(sides: Sequence[Sharable]) -> tuple[tuple[int, tuple[str, ...]], ...]:

@@ -83,7 +83,7 @@ def succession(state: CatalogState, new_id: int, old_id: int, indexes: Mapping[i
     earlier = (*known.earlier, Earlier(old_id, until, len(old.columns)))
     name = f"{old.name}${old_id}"
     made = [
-        replace(old, name=name, content=replace(known, pipeline=None, former_of=new_id, called=old.name)),
+        replace(old, name=name, content=replace(known, pipeline=None, former_of=new_id, called=_planned(old))),
         _in_place_of(
             old, replace(new, content=replace(content, earlier=earlier, pipeline=known.pipeline, called=None))
         ),
@@ -96,6 +96,11 @@ def succession(state: CatalogState, new_id: int, old_id: int, indexes: Mapping[i
         made += [_automatic(state, was), _in_place_of(was, state.objects[index])]
     event = AddEvent("table_altered", new_id, f'table "{old.name}" has new columns')
     return [*map(Put, made), event]
+
+
+def _planned(record: ObjectRecord) -> str:
+    """The name by which plans know it."""
+    return record.content.called or record.name
 
 
 def _of_table(former: ObjectRecord, table_id: int) -> ObjectRecord:
@@ -112,7 +117,7 @@ def _sources(state: CatalogState, old: ObjectRecord, new: ObjectRecord, former: 
     was, comes = source_of(state, old), source_of(state, new)
     if was is None or comes is None:
         return  # both read one source, which goes by the name of the table
-    content = replace(was.content_as(SourceContent), part=former, called=was.name)
+    content = replace(was.content_as(SourceContent), part=former, called=_planned(was))
     yield replace(was, name=f"{former}$changes", content=content)
     content = replace(comes.content_as(SourceContent), part=old.name, called=None)
     yield replace(_in_place_of(was, comes), content=content)
@@ -127,8 +132,8 @@ def _views(state: CatalogState, old_id: int, new_id: int) -> Iterator[ObjectReco
 
 def _automatic(state: CatalogState, index: ObjectRecord) -> ObjectRecord:
     """An index of a former table: it is there for the joins that look rows up in it, and goes with the last."""
-    content = replace(index.content_as(IndexContent), automatic=True, called=index.name)
-    return replace(index, schema=automatic.SCHEMA, name=f"former {index.name} ({index.id})", content=content)
+    content = replace(index.content_as(IndexContent), automatic=True, called=_planned(index))
+    return replace(index, schema=automatic.SCHEMA, name=f"{automatic.FORMER}{index.name} ({index.id})", content=content)
 
 
 def indexes_of(state: CatalogState, table_id: int) -> list[ObjectRecord]:

@@ -15,7 +15,7 @@ from headrace.coordinator.decide.automatic import is_automatic
 from headrace.coordinator.decide.former import formers_of
 from headrace.errors import InvalidParameter, NotSupported, WrongObjectType
 from headrace.session.context import Context
-from headrace.session.execution import fed, grants, refreshing, subscriptions
+from headrace.session.execution import fed, grants, refreshing, renaming, subscriptions
 from headrace.session.execution.existing import refuse_automatic
 from headrace.session.execution.handler import Handler, Needs, not_yet
 from headrace.session.execution.refilling import check_not_refreshed, told
@@ -27,7 +27,9 @@ from headrace.sql import statements as st
 
 
 def alter(context: Context, statement: st.AlterJob) -> Result:
-    """ALTER ... PAUSE, RESUME, SET and OWNER TO."""
+    """ALTER ... PAUSE, RESUME, SET, OWNER TO and RENAME TO."""
+    if statement.action == "rename":
+        return renaming.rename(context, statement)
     found = _to_alter(context, statement)
     if found is None and statement.if_exists:
         return Result(statement.tag, notices=[Notice(f'relation "{statement.name}" does not exist, skipping')])

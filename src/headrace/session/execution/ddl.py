@@ -71,7 +71,7 @@ from headrace.session.execution import (
 from headrace.session.execution.as_of import check_as_of
 from headrace.session.execution.handler import Handler, Needs
 from headrace.session.execution.select import describe
-from headrace.session.names import BoundQuery, names_of
+from headrace.session.names import BoundQuery, check_named, names_of
 from headrace.session.result import Notice, Result, ResultColumn
 from headrace.session.system.asking_functions import localize
 from headrace.session.system.system_relations import SYSTEM_SCHEMAS
@@ -422,7 +422,8 @@ def create_index(context: Context, statement: st.CreateIndex) -> Result:
     columns = ", ".join(quoted(n) for n in [*statement.columns, *dict.fromkeys(rest)])
     text = f"SELECT {columns} FROM `r{target.id}`"
     content = IndexContent(spark_sql=text, on=target.id, key=tuple(statement.columns))
-    create_planned(context, statement.name, text, content, statement.text, {}, (target.id,))
+    check = lambda: check_named(context.catalog.state, target)  # noqa: E731
+    create_planned(context, statement.name, text, content, statement.text, {}, (target.id,), check=check)
     return Result(statement.tag)
 
 
@@ -486,12 +487,16 @@ def create_planned(
     context: Context, name: TableName, query: str | DataFrame, content: PlannedContent, definition: str,
     options: dict[str, str], depends_on: Sequence[int],
     named: Mapping[str, int] | None = None, planned: Callable[[ViewPlan], ViewPlan] | None = None,
+    check: Callable[[], None] = lambda: None,
 ) -> int:  # fmt: skip
     """Plan a query (Spark SQL or a DataFrame), create its view or sink, and wait as the session wants. The new id.
 
     `planned` makes of a view's plan that of what is created, where it is neither a view nor one of the usual sinks.
+    `check` raises if what the definition names has other names by now.
     """
-    view_id = create_unfilled(context, name, query, content, definition, options, depends_on, named, planned)
+    view_id = create_unfilled(
+        context, name, query, content, definition, options, depends_on, named, planned, check=check
+    )
     if not context.variables.is_on("background_ddl"):
         wait(context, view_id)
     return view_id
@@ -501,7 +506,7 @@ def create_unfilled(
     context: Context, name: TableName, query: str | DataFrame, content: PlannedContent, definition: str,
     options: dict[str, str], depends_on: Sequence[int],
     named: Mapping[str, int] | None = None, planned: Callable[[ViewPlan], ViewPlan] | None = None,
-    planner: Planner | None = None,
+    planner: Planner | None = None, check: Callable[[], None] = lambda: None,
 ) -> int:  # fmt: skip
     """The same without waiting for its rows; nor for Spark, where a planner is given that has been waited for."""
     confidential = dict(named or {})
@@ -530,7 +535,7 @@ def create_unfilled(
         upstreams = tuple(sorted({*depends_on, *plan.upstreams}))
         described = replace(content, append_only=plan.append_only)
         record = new_record(context, described, name, plan.columns, definition, (), own, upstreams)
-        return context.coordinator.create_view(replace(record, secrets=confidential), plan)
+        return context.coordinator.create_view(replace(record, secrets=confidential), plan, check)
 
 
 def in_group(context: Context, options: Mapping[str, str], *, alone: bool) -> dict[str, str]:

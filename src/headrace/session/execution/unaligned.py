@@ -11,7 +11,7 @@ as jobs, not listed as relations, and paused and dropped with their view.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -29,22 +29,24 @@ from headrace.sql.statements import TableName
 
 if TYPE_CHECKING:
     from headrace.plan.catalyst.nodes import Node
+    from headrace.session.names import BoundQuery
 
 SETTING = "streaming_enable_unaligned_join"
 
 
 def create(
-    context: Context, name: TableName, query: str, definition: str, options: dict[str, str], depends_on: Iterable[int],
+    context: Context, name: TableName, query: str, definition: str, options: dict[str, str], bound: BoundQuery,
     create_planned: Callable[..., int],
 ) -> None:  # fmt: skip
     """Create a view and before it those of its joins, each by `create_planned`; what fails leaves nothing behind."""
     planner, bridge = context.planner, context.planner.bridge
     _check(options)
-    depends = tuple(depends_on)
+    depends = bound.dependencies()
     made: list[int] = []
     whole = planner.plan(query)
     if whole.temporal or whole.lookups:  # What stands for the time in a plan is not stored.
-        create_planned(context, name, query, MaterializedViewContent(spark_sql=query), definition, options, depends)
+        content = MaterializedViewContent(spark_sql=query)
+        create_planned(context, name, query, content, definition, options, depends, check=bound.check_names)
         return
 
     def content_of(node: Node) -> MaterializedViewContent:
@@ -67,7 +69,8 @@ def create(
         with translated():
             rest = cut_joins(bridge, planner.optimized(query), make)
             content = content_of(rest) if made else MaterializedViewContent(spark_sql=query)
-            create_planned(context, name, stored_query(planner, content), content, definition, options, depends)
+            rest_of = stored_query(planner, content)
+            create_planned(context, name, rest_of, content, definition, options, depends, check=bound.check_names)
     except BaseException:
         with suppress(HeadraceError):
             if made:

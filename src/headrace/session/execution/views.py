@@ -40,9 +40,11 @@ def create_view(context: Context, statement: st.CreateView) -> Result:
     bound = BoundQuery(statement.query, names)  # as it is read: what asks about a session has no value there
     columns = columns_from(describe(context, bound), statement.columns)
     content = ViewContent(query=statement.query.text, search_path=tuple(names.search_path), typed=bound.typed)
-    context.coordinator.create_relation(
-        new_record(context, content, statement.name, columns, statement.text, (), {}, bound.dependencies())
-    )
+    with context.coordinator.defining():
+        bound.check_names()
+        context.coordinator.create_relation(
+            new_record(context, content, statement.name, columns, statement.text, (), {}, bound.dependencies())
+        )
     return Result(statement.tag)
 
 
@@ -58,7 +60,7 @@ def create_materialized_view(context: Context, statement: st.CreateMaterializedV
     options = dict(statement.options)
     # What waits for windows to close needs the watermark that its joins pass on.
     if context.variables.is_on(unaligned.SETTING) and not statement.emit_on_window_close:
-        unaligned.create(context, statement.name, text, statement.text, options, bound.dependencies(), create_planned)
+        unaligned.create(context, statement.name, text, statement.text, options, bound, create_planned)
         return Result(statement.tag)
     create_planned(
         context,
@@ -68,6 +70,7 @@ def create_materialized_view(context: Context, statement: st.CreateMaterializedV
         statement.text,
         options,
         bound.dependencies(),
+        check=bound.check_names,
     )
     return Result(statement.tag)
 
@@ -90,6 +93,7 @@ def create_sink(context: Context, statement: st.CreateSink) -> Result:
     needed = (*bound.dependencies(), *given.needed, *([] if letters is None else [letters.id]))
     create_planned(
         context, statement.name, text, content, statement.text, given.options, needed, given.secrets,
+        check=bound.check_names,
     )  # fmt: skip
     return Result(statement.tag)
 
@@ -102,8 +106,9 @@ def _create_sink_into(context: Context, statement: st.CreateSink, bound: BoundQu
     content = SinkContent(spark_sql=text, into=wanted.target.id, emit_on_window_close=closing)
     needed = (*bound.dependencies(), wanted.target.id)
     create_planned(
-        context, statement.name, text, content, statement.text, wanted.options, needed, planned=wanted.planned
-    )
+        context, statement.name, text, content, statement.text, wanted.options, needed, planned=wanted.planned,
+        check=bound.check_names,
+    )  # fmt: skip
     return Result(statement.tag)
 
 
