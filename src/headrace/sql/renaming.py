@@ -98,7 +98,7 @@ def spelled(name: TableName) -> str:
 
 
 def _spelled(name: str) -> str:
-    tokens = scan(name).tokens if shown_name(name) == name else ()
+    tokens = [*scan(name).tokens] if shown_name(name) == name else []
     plain = len(tokens) == 1 and tokens[0].keyword_kind in (pb.NO_KEYWORD, pb.UNRESERVED_KEYWORD)
     return name if plain else quoted_name(name)
 
