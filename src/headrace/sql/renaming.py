@@ -8,7 +8,7 @@ before. What stands around the query of a statement, the names behind `ON`, `FRO
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final
+from typing import Final
 
 from google.protobuf.message import Message
 from postgast import pg_query_pb2 as pb
@@ -116,9 +116,9 @@ def _put(source: bytes, edits: Sequence[Edit]) -> str:
 # ---- queries
 
 
-def _messages(message: Message) -> Iterator[Any]:
+def _messages(message: Message) -> Iterator[Message]:
     """A message and all in it, in order, without recursion: trees are as deep as texts are long."""
-    left: list[Any] = [message]
+    left = [message]
     while left:
         found = left.pop()
         yield found
@@ -130,29 +130,22 @@ def _is_list(value: object) -> bool:
     return hasattr(value, "__len__") and not isinstance(value, (str, bytes))
 
 
-def _kind(message: Message) -> str:
-    return str(message.DESCRIPTOR.name)
-
-
 def _references(tree: Message) -> Iterator[_Reference]:
     for message in _messages(tree):
-        if _kind(message) == "RangeVar":
+        if isinstance(message, pb.RangeVar):
             alias = message.alias.aliasname if message.HasField("alias") else None
             yield _Reference(TableName(message.schemaname or None, message.relname), message.location, alias)
-        elif _kind(message) == "RangeFunction":
+        elif isinstance(message, pb.RangeFunction):
             alias = message.alias.aliasname if message.HasField("alias") else None
-            for call in filter(_is_window, _messages(message)):
+            for call in (m for m in _messages(message) if isinstance(m, pb.FuncCall) and _is_window(m)):
                 names = call.args[0].column_ref
                 parts = [part.string.sval for part in names.fields]
                 name = TableName(parts[-2] if len(parts) > 1 else None, parts[-1])
                 yield _Reference(name, names.location, alias, call.location)
 
 
-def _is_window(message: Message) -> bool:
+def _is_window(call: pb.FuncCall) -> bool:
     """Whether it is a function whose first argument is a relation."""
-    if _kind(message) != "FuncCall":
-        return False
-    call: Any = message
     return call.funcname[-1].string.sval in _WINDOWS and len(call.args) > 0 and call.args[0].HasField("column_ref")
 
 
@@ -160,7 +153,7 @@ def _check_names(
     parsed: ParsedStatement, references: Sequence[_Reference], changed: Sequence[_Reference], spell: Spell
 ) -> None:
     """Raise `Uncertain` where a name can mean something else, too."""
-    inside = {m.ctename for m in _messages(parsed.tree) if _kind(m) == "CommonTableExpr"}
+    inside = {m.ctename for m in _messages(parsed.tree) if isinstance(m, pb.CommonTableExpr)}
     for reference in changed:
         new = spell(reference.name)
         assert new is not None
@@ -175,9 +168,9 @@ def _check_names(
                 raise Uncertain(f'it names columns with the schema of "{reference.name.name}"')
 
 
-def _is_of(message: Any, name: str) -> bool:
+def _is_of(message: Message, name: str) -> bool:
     """Whether it is a column that is qualified by a relation and its schema."""
-    if _kind(message) != "ColumnRef" or len(message.fields) < 3:
+    if not isinstance(message, pb.ColumnRef) or len(message.fields) < 3:
         return False
     return any(part.string.sval == name for part in list(message.fields)[:-1])
 
@@ -230,18 +223,17 @@ def _check_same(
         raise Uncertain("it would be another query")
 
 
-def _bare(tree: Message) -> Message:
+def _bare(tree: pb.Node) -> pb.Node:
     """The tree of a query without the names of relations and without places."""
-    copy: Any = type(tree)()
+    copy = pb.Node()
     copy.CopyFrom(tree)
     for message in list(_messages(copy)):
-        kind = _kind(message)
-        if kind == "RangeVar":
+        if isinstance(message, pb.RangeVar):
             message.ClearField("relname")
             message.ClearField("schemaname")
-        if kind in ("RangeVar", "RangeFunction") and message.HasField("alias") and not message.alias.colnames:
+        if isinstance(message, (pb.RangeVar, pb.RangeFunction)) and not message.alias.colnames:
             message.ClearField("alias")
-        if _is_window(message):
+        if isinstance(message, pb.FuncCall) and _is_window(message):
             message.args[0].column_ref.ClearField("fields")
     for message in _messages(copy):
         for field in ("location", "stmt_location", "stmt_len", "list_start", "list_end", "name_location"):
