@@ -151,11 +151,17 @@ class TableContent(Content):
     """Column -> the expression of its default."""
     time_zone: str | None = field(default=None, metadata=rare(late=4))
     """The zone of the session that has defined it, in which its defaults are computed; None for UTC."""
+    widths: tuple[tuple[int, int], ...] = field(default=(), metadata=rare(late=5))
+    """As those of a source."""
+
+    def width_before(self, object_id: int) -> int | None:
+        """See `Content`."""
+        return next((width for before, width in self.widths if object_id < before), None)
 
     @property
     def version(self) -> int:
-        """Older programs would compute the defaults in UTC."""
-        return 6 if self.time_zone is not None else 1
+        """Older programs would compute the defaults in UTC, and have plain views show columns that came later."""
+        return 8 if self.widths else 6 if self.time_zone is not None else 1
 
 
 @dataclass(frozen=True, slots=True)

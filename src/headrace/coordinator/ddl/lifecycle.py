@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 
@@ -16,7 +16,7 @@ from headrace.catalog.contents import (
     SinkContent,
     SubscriptionContent,
 )
-from headrace.catalog.edits import AddEvent, Delete, Edit, Put
+from headrace.catalog.edits import AddEvent, Delete, Edit, Put, RaiseSafe
 from headrace.catalog.records import JobPlan, JobRecord, ObjectRecord, StateTableRecord
 from headrace.catalog.state import CatalogState
 from headrace.common.columns import Column
@@ -26,10 +26,11 @@ from headrace.coordinator.ddl.grouping import Grouping
 from headrace.coordinator.ddl.letting_go import discards
 from headrace.coordinator.ddl.planning import Planning
 from headrace.coordinator.ddl.recovered import in_order_of_time, recovered_job, rows_schema
+from headrace.coordinator.ddl.replacing import in_place_of
 from headrace.coordinator.ddl.secrets import Vault, sealed_record
 from headrace.coordinator.ddl.undecided import Undecided
 from headrace.coordinator.decide import automatic
-from headrace.coordinator.decide.former import formers
+from headrace.coordinator.decide.former import formers, views_over
 from headrace.coordinator.decide.into import refuse_circle, target_of
 from headrace.coordinator.decide.life import Turn, turned
 from headrace.coordinator.decide.unused import unused
@@ -397,32 +398,43 @@ class Lifecycle:
         live.notify()
 
     def take_place(self, new_id: int, old_id: int) -> None:
-        """See `Coordinator.take_place`."""
-        with self.statement():
-            self._check_drop([old_id])
-            with self._catalog.reading() as state:
-                old, new = state.objects[old_id], state.objects.get(new_id)
-            if new is None:
-                raise UndefinedTable(f"object {new_id} does not exist")
-            placed = replace(
-                new, schema=old.schema, name=old.name, owner=old.owner, grants=old.grants, comments=old.comments
-            )
-            event = AddEvent("table_altered", new_id, f'table "{old.name}" was given a primary key')
-            with self._writing_paused(), self._ticking:
-                self._delete([old_id], (), [Put(placed), event])
-                with self._live.lock:
-                    self._live.graph.relation(new_id).record = placed
-            self._planning.define_new(placed)
-        self._live.notify()
+        """See `Coordinator.take_place`.
 
-    def _check_drop(self, ids: Sequence[int]) -> None:
+        Of before it was filled the new table is not seen: there it is empty.
+        """
+        live = self._live
+        with self.statement():
+            with self._catalog.reading() as state:
+                views = list(views_over(state, old_id, new_id))
+            self._check_drop([old_id], allowed={v.id for v in views})
+            (until,) = self._catalog.allocate_ids(1)
+            with self._catalog.reading() as state:
+                if new_id not in state.objects:
+                    raise UndefinedTable(f"object {new_id} does not exist")
+                placed, event = in_place_of(state.objects[old_id], state.objects[new_id], until)
+                relation = live.graph.relation(new_id)
+                filled = state.state_tables[relation.state_table].committed_epoch
+            with live.changed:
+                done = lambda: self._runtime.stopping or live.epochs.complete >= filled  # noqa: E731
+                live.changed.wait_until(done, None, self._runtime.check)
+            with self._locks.raising, self._writing_paused(), self._ticking:
+                with live.lock:
+                    relation.safe = max(relation.safe, filled)
+                raised = RaiseSafe(relation.state_table, filled)
+                self._delete([old_id], (), [Put(placed), *map(Put, views), raised, event])
+                with live.lock:
+                    relation.record = placed
+            self._planning.define_new(placed)
+        live.notify()
+
+    def _check_drop(self, ids: Sequence[int], allowed: Collection[int] = ()) -> None:
         with self._catalog.reading() as state:
             known = formers(state)
             for i in ids:
                 if i not in state.objects:
                     raise UndefinedTable(f"object {i} does not exist")
                 above = [*state.dependents(i), *(former.id for former in known.get(i, ()))]
-                others = [d for d in above if d not in ids]
+                others = [d for d in above if d not in ids and d not in allowed]
                 if isinstance(state.objects[i].content, RoleContent):
                     others += [o.id for o in state.objects.values() if o.owner == i and o.id not in ids]
                 if others:

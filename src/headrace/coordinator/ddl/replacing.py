@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 from headrace.catalog.contents import IndexContent, MaterializedViewContent, SourceContent, TableContent
+from headrace.catalog.edits import AddEvent
 from headrace.catalog.records import ObjectRecord
 from headrace.catalog.state import CatalogState
 
@@ -26,6 +28,23 @@ def name_while_refreshed(record: ObjectRecord) -> str:
 def definition_with(table: ObjectRecord, statement: str) -> str:
     """How a table is defined that takes the place of another one because of a statement."""
     return f"{table.definition};\n{statement}"
+
+
+def in_place_of(old: ObjectRecord, new: ObjectRecord, until: int) -> tuple[ObjectRecord, AddEvent]:
+    """A table that has been filled, as it is in the place of another one, and what is said of it.
+
+    `until` is an id above those of all objects: what was made before goes on with the columns that there were.
+    """
+    content, width = new.content_as(TableContent), len(old.columns)
+    wider = len(new.columns) > width
+    if wider:
+        content = replace(content, widths=(*content.widths, (until, width)))
+    placed = replace(
+        new, content=content, schema=old.schema, name=old.name, owner=old.owner, grants=old.grants,
+        comments=old.comments,
+    )  # fmt: skip
+    done = "has new columns" if wider else "was given a primary key"
+    return placed, AddEvent("table_altered", new.id, f'table "{old.name}" {done}')
 
 
 def left_behind(state: CatalogState) -> list[int]:

@@ -89,7 +89,7 @@ def succession(state: CatalogState, new_id: int, old_id: int, indexes: Mapping[i
         ),
         *_sources(state, old, new, name),
         *(_of_table(former, new_id) for former in formers_of(state, old_id)),
-        *_views(state, old_id, new_id),
+        *views_over(state, old_id, new_id),
     ]
     for index, before in indexes.items():
         was = state.objects[before]
@@ -123,7 +123,7 @@ def _sources(state: CatalogState, old: ObjectRecord, new: ObjectRecord, former: 
     yield replace(_in_place_of(was, comes), content=content)
 
 
-def _views(state: CatalogState, old_id: int, new_id: int) -> Iterator[ObjectRecord]:
+def views_over(state: CatalogState, old_id: int, new_id: int) -> Iterator[ObjectRecord]:
     """The plain views over the old table: they are put in place of their names, over the new one from now on."""
     for view in (state.objects[i] for i in state.dependents(old_id)):
         if isinstance(view.content, ViewContent):

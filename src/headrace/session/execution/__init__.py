@@ -51,6 +51,8 @@ owning.py              whose a new object is, and what its maker grants by defau
 connections.py         CREATE CONNECTION, and the options of what names one
 into.py                CREATE SINK ... INTO table: the query as rows of the table
 primary_keys.py        ALTER TABLE ... ADD PRIMARY KEY
+table_columns.py       ALTER TABLE ... ADD COLUMN of tables that statements write to
+replacing_tables.py    tables that get a key or columns: another one takes their place
 refreshing.py          REFRESH SCHEMA and ADD COLUMN of tables that follow one outside
 widening.py            the same of sources that find columns by name, and of the tables that they feed
 refilling.py           tables that are filled beside others whose place they take

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from headrace.catalog.contents import SourceContent, SubscriptionContent
+from headrace.catalog.contents import SourceContent, SubscriptionContent, TableContent
 from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import Column
 from headrace.connectors.base import ALTERABLE, RATE
@@ -19,6 +19,7 @@ from headrace.session.execution import fed, grants, refreshing, renaming, subscr
 from headrace.session.execution.existing import refuse_automatic
 from headrace.session.execution.handler import Handler, Needs, not_yet
 from headrace.session.execution.refilling import check_not_refreshed, told
+from headrace.session.execution.table_columns import add_to_table
 from headrace.session.execution.widening import called, can_widen, widen_source
 from headrace.session.hidden_views import is_part, parts_of
 from headrace.session.names import label, names_of
@@ -69,13 +70,17 @@ def alter(context: Context, statement: st.AlterJob) -> Result:
 
 
 def add_columns(context: Context, statement: st.AlterColumns) -> Result:
-    """ALTER ... ADD COLUMN of a source, and of a table that follows one outside."""
+    """ALTER ... ADD COLUMN of a source, and of a table, whether it follows one outside or statements write to it."""
     found = names_of(context).find(statement.name)
     if found is None and statement.if_exists:
         return Result(statement.tag, notices=[Notice(f'relation "{statement.name}" does not exist, skipping')])
     record = found or names_of(context).get(statement.name)
     state = context.catalog.state
     source = record if isinstance(record.content, SourceContent) and can_widen(record) else None
+    if statement.kind == "table" and not statement.drop and isinstance(record.content, TableContent):
+        context.rights.require_owner(record)
+        add_to_table(context, record, statement)
+        return Result(statement.tag)
     if statement.drop or not (
         source if statement.kind == "source" else statement.kind == "table" and refreshing.can_refresh(state, record)
     ):
@@ -203,5 +208,5 @@ def _left_behind(context: Context, record: ObjectRecord) -> list[Notice]:
 
 HANDLERS: Final = (
     Handler(st.AlterJob, alter, needs=Needs.OWNER),
-    Handler(st.AlterColumns, add_columns, needs=Needs.OWNER),
+    Handler(st.AlterColumns, add_columns, outside=lambda s: f"{s.tag} ... ADD COLUMN", needs=Needs.OWNER),
 )

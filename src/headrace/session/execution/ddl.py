@@ -112,7 +112,7 @@ def create_table(context: Context, statement: st.CreateTable) -> Result:
         raise NotSupported("a table without columns", hint="declare at least one column")
     for column in statement.columns:
         if column.default is not None:
-            _check_default(context, column.default)
+            check_default(context, column.default)
     if statement.append_only and statement.on_conflict == "overwrite":
         raise NotSupported("ON CONFLICT OVERWRITE on an append-only table", hint="leave one of them out")
     content = TableContent(
@@ -366,7 +366,7 @@ def check_reach(context: Context, options: Mapping[str, str], role: str, action:
         context.rights.require_member(role, action)
 
 
-def _check_default(context: Context, text: str) -> None:
+def check_default(context: Context, text: str) -> None:
     """Raises what is wrong with the expression of a default."""
     try:
         _ = BoundQuery(localize(context, parse_query(f"SELECT {text}")), names_of(context)).typed
