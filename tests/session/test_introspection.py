@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 
@@ -243,6 +244,20 @@ def test_comments(session: Session) -> None:
     run(session, "COMMENT ON MATERIALIZED VIEW looking IS NULL")
 
 
+def test_a_comment_on_the_database(database: Database, session: Session) -> None:
+    shown = "SELECT shobj_description(oid, 'pg_database') FROM pg_database"
+    run(session, "COMMENT ON SCHEMA public IS 'the schema'", "COMMENT ON DATABASE dev IS 'all of it'")
+    assert run(session, shown) == [("all of it",)]
+    assert run(session, "SELECT objoid FROM pg_shdescription WHERE classoid = 'pg_database'::regclass") == [(1,)]
+    assert [text for _, text, _ in run(session, _COMMENTS)] == ["b's view", "d schema", "e", "the schema"][-3:]
+    run(session, "CREATE ROLE commenter")
+    with closing(database.session(user="commenter")) as other, pytest.raises(HeadraceError) as refused:
+        run(other, "COMMENT ON DATABASE dev IS 'mine'")
+    assert (refused.value.sqlstate, refused.value.message) == ("42501", "must be owner of database dev")
+    run(session, "COMMENT ON DATABASE dev IS NULL", "COMMENT ON SCHEMA public IS NULL", "DROP ROLE commenter")
+    assert run(session, shown) == [(None,)]
+
+
 @pytest.mark.parametrize(
     ("sql", "sqlstate"),
     [
@@ -250,7 +265,8 @@ def test_comments(session: Session) -> None:
         ("COMMENT ON VIEW looked IS 'x'", "42809"),
         ("COMMENT ON COLUMN looked.nothing IS 'x'", "42703"),
         ("COMMENT ON SCHEMA nothing IS 'x'", "3F000"),
-        ("COMMENT ON DATABASE dev IS 'x'", "0A000"),
+        ("COMMENT ON DATABASE other IS 'x'", "3D000"),
+        ("COMMENT ON TABLESPACE dev IS 'x'", "0A000"),
         ("COMMENT ON COLUMN looked IS 'x'", "42601"),
         ("COMMENT ON TABLE looked IS x", "42601"),
         ("COMMENT ON TABLE looked IS 'x' y", "42601"),

@@ -30,6 +30,10 @@ JobStatus = Literal["creating", "created", "paused", "quarantined"]
 """Where a job stands in its life."""
 
 
+DATABASE_COMMENT: Final = "database"
+"""Under which the schema `public`, which has no columns, keeps the comment on the database."""
+
+
 @cache
 def _names(kind: Any) -> tuple[str, ...]:
     return tuple(f.name for f in fields(kind))
@@ -84,7 +88,9 @@ class ObjectRecord(_Record):
     grants: dict[str, str] | None = None
     """Id of a role, or "0" for everybody -> its privileges, a letter each; None: those that the kind begins with."""
     comments: dict[str, str] = field(default_factory=dict)
-    """What people have written about it, by the name of a column; about itself by ""."""
+    """What people have written about it, by the name of a column; about itself by "". What they have written about the
+    database is with the schema `public`, by `DATABASE_COMMENT`.
+    """
 
     @property
     def key(self) -> int:

@@ -18,12 +18,16 @@ def comment(cursor: Cursor) -> st.Statement:
     """Read a statement after `COMMENT ON`."""
     if cursor.match("ROLE"):
         return st.Comment("role", st.TableName(None, cursor.identifier()), None, _text(cursor))
+    if cursor.match("DATABASE"):
+        return st.Comment("database", st.TableName(None, cursor.identifier()), None, _text(cursor))
     if cursor.match("COLUMN"):
         name, column = _column(cursor)
         return st.Comment("", name, column, _text(cursor))
     kind = next((k for k in _KINDS if cursor.match(*k.split())), None)
     if kind is None:
-        cursor.refuse("COMMENT ON this kind of object", f"{', '.join(_KINDS)}, ROLE and COLUMN have comments.")
+        cursor.refuse(
+            "COMMENT ON this kind of object", f"{', '.join(_KINDS)}, ROLE, DATABASE and COLUMN have comments."
+        )
     name = cursor.table_name()
     if kind in ("FUNCTION", "AGGREGATE") and cursor.match("("):
         cursor.until(")")  # there is one function of a name

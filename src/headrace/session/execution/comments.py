@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Final
 
 from headrace.catalog.contents import SchemaContent
-from headrace.catalog.records import ObjectRecord
-from headrace.errors import UndefinedColumn, UndefinedObject, UndefinedTable, WrongObjectType
+from headrace.catalog.records import DATABASE_COMMENT, ObjectRecord
+from headrace.errors import InsufficientPrivilege, UndefinedColumn, UndefinedObject, UndefinedTable, WrongObjectType
 from headrace.session.context import Context
 from headrace.session.execution.grants import schema_record
 from headrace.session.execution.handler import Handler, Needs
@@ -19,13 +19,15 @@ from headrace.sql import statements as st
 
 def comment(context: Context, statement: st.Comment) -> Result:
     """Write a comment about an object or a column, or take it back."""
-    if statement.kind == "role":
+    about = statement.column or ""
+    if statement.kind == "database":
+        record, about = _database(context, statement.name.name), DATABASE_COMMENT
+    elif statement.kind == "role":
         record = role_to_alter(context, statement.name.name)
     else:
         record = _meant(context, statement)
         context.rights.require_owner(record)
-    about = statement.column or ""
-    if about and all(c.name != about for c in record.columns):
+    if statement.column and all(c.name != about for c in record.columns):
         raise UndefinedColumn(f'column "{about}" of relation "{record.name}" does not exist')
 
     def change(record: ObjectRecord) -> ObjectRecord:
@@ -34,6 +36,15 @@ def comment(context: Context, statement: st.Comment) -> Result:
 
     context.coordinator.alter_objects([record.id], change, f"was commented on by {context.role}")
     return Result(statement.tag)
+
+
+def _database(context: Context, name: str) -> ObjectRecord:
+    """What keeps the comment on the database. Raises `UndefinedObject`, `InsufficientPrivilege`."""
+    if name != st.DATABASE:
+        raise UndefinedObject(f'database "{name}" does not exist', sqlstate="3D000")
+    if not context.rights.superuser:
+        raise InsufficientPrivilege(f"must be owner of database {name}")
+    return schema_record(context, "public")
 
 
 def _meant(context: Context, statement: st.Comment) -> ObjectRecord:

@@ -19,7 +19,7 @@ from headrace.catalog.contents import (
     TableContent,
     ViewContent,
 )
-from headrace.catalog.records import ObjectRecord
+from headrace.catalog.records import DATABASE_COMMENT, ObjectRecord
 from headrace.coordinator.decide.automatic import is_automatic
 from headrace.session.context import Context
 from headrace.session.defined import definition_of
@@ -62,7 +62,7 @@ _INPUTS = {"timestamp": "timestamp_", "timestamptz": "timestamptz_", "interval":
            "numeric": "numeric_", "json": "json_", "jsonb": "jsonb_", "uuid": "uuid_", "record": "record_"}  # fmt: skip
 """What the names of the functions that read and write a type begin with, where that is not its name."""
 _BTREE = 403
-_RELATIONS, _ROLES, _SCHEMAS = 1259, 1260, 2615
+_RELATIONS, _ROLES, _DATABASES, _SCHEMAS = 1259, 1260, 1262, 2615
 _CLASSES_WITH_COMMENTS: Final[Mapping[type[Content], int]] = {FunctionContent: 1255, SchemaContent: _SCHEMAS}
 """The oids of the catalogs that objects with comments are in, where that is not the one of relations."""
 _TABLESPACES: Final = {"pg_default": 1663, "pg_global": 1664}
@@ -283,7 +283,10 @@ def _descriptions(context: Context) -> Rows:
 
 
 def _shared_descriptions(context: Context) -> Rows:
-    """What COMMENT has said of roles."""
+    """What COMMENT has said of roles, and of the database."""
+    public = context.catalog.state.object_named("", "public")
+    if public is not None and DATABASE_COMMENT in public.comments:
+        yield {"objoid": 1, "classoid": _DATABASES, "description": public.comments[DATABASE_COMMENT]}
     for o in context.catalog.state.objects_of(RoleContent):
         if "" in o.comments:
             oid = ROOT_OID if o.name == ROOT else o.id
