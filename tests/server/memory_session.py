@@ -86,6 +86,8 @@ class MemorySession:
         self.transaction_status = "I"
         self.statements = ByName("prepared statement", "26000", "42P05")
         self.find_portal = None
+        self.drop_portals = lambda since: None
+        self.savepoints_made = 0
         self.client = ""
         self.sends_until_s = None
         self.stopped = lambda: None
@@ -157,6 +159,7 @@ class MemorySession:
             self.transaction_status = "T" if word == "begin" else "I"
             if word != "begin":
                 self._end_cursors(rolled_back=word == "rollback")
+                self.drop_portals(0)
             return Result(word.upper())
         if found := re.fullmatch(r"copy \(subscribe (\w+)\) to stdout", sql, re.I):
             columns, rows = self._table(found[1])

@@ -181,6 +181,41 @@ def test_portals_end_with_their_transaction_and_statements_do_not(line):
     assert line.kinds(Bind("p", "s"), Execute("p"), Sync()) == ["2", "DataRow", "CommandComplete", "ReadyForQuery"]
 
 
+def run_of(name, sql):
+    """What runs a statement without rows in a pipeline."""
+    return Parse(name, sql), Bind("", name), Execute("")
+
+
+@pytest.mark.parametrize("end", ["commit", "rollback"])
+def test_a_suspended_portal_ends_with_its_transaction_within_a_pipeline(line, end):
+    line.say(Query("begin"))
+    said = line.say(
+        Parse("", "select generate_series(1, 20)"), Bind("p", ""), Execute("p", 5),
+        *run_of("e", end), *run_of("b", "begin"), Execute("p", 5), Sync(),
+    )  # fmt: skip
+    assert sum(isinstance(m, backend.DataRow) for m in said) == 5
+    assert state(said) == "34000"
+
+
+def test_a_suspended_portal_does_not_outlive_its_transaction_in_a_text(line):
+    line.say(Query("begin"), Parse("", "select generate_series(1, 20)"), Bind("p", ""), Execute("p", 5), Sync())
+    assert line.say(Query("commit; begin"))[-1] == backend.ReadyForQuery("T")
+    assert state(line.say(Execute("p", 5), Sync())) == "34000"
+
+
+def test_a_portal_outlives_what_begins_a_transaction_around_it(line):
+    said = line.say(
+        Parse("", "select generate_series(1, 20)"), Bind("p", ""), Execute("p", 5), *run_of("b", "begin"),
+        Execute("p", 15), Sync(),
+    )  # fmt: skip
+    assert sum(isinstance(m, backend.DataRow) for m in said) == 20
+
+
+def test_the_portal_that_ends_a_transaction_is_not_run_again(line):
+    line.say(Query("begin"), Parse("e", "commit"))
+    assert state(line.say(Bind("p", "e"), Execute("p"), Execute("p"), Sync())) == "34000"
+
+
 def test_a_command_runs_once(line):
     line.say(Query("create table t (a int)"), Parse("", "insert into t values ($1)"))
     said = line.say(Bind("", "", (), (b"1",)), Execute(""), Execute(""), Sync())

@@ -144,6 +144,8 @@ class Connection:
         self._unnamed: WireStatement | None = None
         self._copying: _Copying | None = None
         self._portals: ByName[Portal] = ByName("portal", "34000", "42P03")
+        self._running: Portal | None = None
+        """The portal that is being run."""
         self.notes = False
         """Whether somebody wants to know which statements the client uses."""
         self._noted: dict[StatementKey, WireStatement] = {}
@@ -365,7 +367,7 @@ class Connection:
         done, self._done = self._done, None
         if done is not None:
             quickly, result = done
-            portal = quickly.portal(result)
+            portal = quickly.portal(result, self._require_session().savepoints_made)
             portal.failed = result is None
             self._portals.put("", portal)
 
@@ -518,6 +520,7 @@ class Connection:
         self.session.client = self.wire.address
         self._note("login")
         self.session.find_portal = self._portal_cursor
+        self.session.drop_portals = self._drop_portals
         self.session.tell = self._tell
         self.session.stopped = lambda: self.hurry()
         self._send(backend.AuthenticationOk())
@@ -631,7 +634,8 @@ class Connection:
                 f"bind message has {len(message.result_formats)} result formats but query has {width} columns",
                 sqlstate=ProtocolViolation.sqlstate,
             )
-        portal = Portal(statement, statement.texts(message.formats, message.values), message.result_formats)
+        since = self._require_session().savepoints_made
+        portal = Portal(statement, statement.texts(message.formats, message.values), message.result_formats, since)
         self._drop_portal(message.portal)
         self._portals.put(message.portal, portal)
         if self.notes and message.statement:
@@ -666,12 +670,15 @@ class Connection:
             raise aborted()
         if portal.failed:
             raise not_to_be_run(name)
+        self._running = portal
         try:
             yield from self._run_portal(name, portal, max_rows, again=again)
         except BaseException:
             portal.failed = True
             portal.close()
             raise
+        finally:
+            self._running = None
 
     def _run_portal(self, name: str, portal: Portal, max_rows: int, *, again: bool) -> Iterator[Data | Pending]:
         pending = portal.begin()
@@ -822,6 +829,16 @@ class Connection:
         if portal is not None:
             portal.close()
 
+    def _drop_portals(self, since: int) -> None:
+        """A transaction has ended, or gone back to a savepoint: let go of what was made since then.
+
+        The portal that does it is still needed, and goes when it has been run.
+        """
+        if self._portals:
+            for portal in self._portals.pop_those(lambda portal: portal.since >= since):
+                if portal is not self._running:
+                    portal.close()
+
     def _rows(self, result: Result, batches: Iterable[pa.RecordBatch], encode: Encode) -> Iterator[Data]:
         """Send rows of a result, while that is allowed; errors are the session's."""
         with result.sending() as check:
@@ -901,9 +918,7 @@ class Connection:
         status = session.transaction_status
         if status == "I":
             self._done = None
-            if self._portals:
-                for portal in self._portals.clear():
-                    portal.close()
+            self._drop_portals(0)
         parameters = session.parameters
         if parameters is not self._told:
             self._report_parameters(parameters)

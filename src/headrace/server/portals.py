@@ -148,6 +148,8 @@ class Portal:
     statement: WireStatement
     parameters: list[str | None]
     result_formats: tuple[int, ...]
+    since: int = 0
+    """How many savepoints there had been in its transaction when it was made."""
     result: Result | None = None
     _rest: pa.RecordBatch | None = field(default=None, repr=False)
     _pieces: Iterator[pa.RecordBatch] = field(default_factory=lambda: iter(()), repr=False)

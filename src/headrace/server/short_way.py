@@ -90,9 +90,9 @@ class Quickly(NamedTuple):
     extended: bool
     """Whether it is asked for in the extended protocol: it has a portal then, and an error ends with the Sync."""
 
-    def portal(self, result: Result | None) -> Portal:
+    def portal(self, result: Result | None, since: int) -> Portal:
         """What it would have been bound to by the ordinary way."""
-        return Portal(self.statement, list(self.values), self.result_formats, result)
+        return Portal(self.statement, list(self.values), self.result_formats, since, result)
 
 
 class WireStatements:

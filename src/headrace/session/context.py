@@ -166,6 +166,8 @@ class Context:
         """What a server tells the client while a statement runs; in its thread."""
         self.find_portal: Callable[[str], OpenCursor | None] = lambda name: None
         """What a server has under a name that is no cursor's."""
+        self.drop_portals: Callable[[int], None] = lambda since: None
+        """What a server does when a transaction ends, or goes back to a savepoint: portals since then are gone."""
 
         self.interrupts = Interrupts(
             f"headrace-wait-{self.number}",

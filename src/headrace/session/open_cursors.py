@@ -23,15 +23,15 @@ from headrace.sql import statements as st
 class OpenCursor:
     """The rows of a query, and where one is in them: 0 before the first row, n on the n-th, one more after the last."""
 
-    def __init__(self, statement: st.DeclareCursor, result: Result, most_bytes: int, depth: int) -> None:
+    def __init__(self, statement: st.DeclareCursor, result: Result, most_bytes: int, since: int) -> None:
         self.columns: list[ResultColumn] = result.columns or []
         self.binary = statement.binary
         self._name = statement.name
         self.holds = statement.hold
         self.held = False
         """Whether it outlives transactions by now: all its rows are here."""
-        self.depth = depth
-        """How many savepoints there were when it was declared."""
+        self.since = since
+        """How many savepoints there had been in its transaction when it was declared."""
         self._scrolls = statement.scroll
         self._source = result.batches
         self._most_bytes = most_bytes

@@ -265,6 +265,10 @@ class SessionLike(Protocol):
 
     find_portal: Callable[[str], object]
     """What a server has under a name that is no cursor's: FETCH and MOVE go for portals, too. None for nothing."""
+    drop_portals: Callable[[int], None]
+    """What the server does with portals when a transaction ends (0), or goes back to a savepoint, by its number: those
+    that were made since then are gone.
+    """
     client: str
     """The address of the client; the server says it."""
     number: int
@@ -273,6 +277,11 @@ class SessionLike(Protocol):
     @property
     def cursors(self) -> ByName[Any]:
         """Cursors by name, which have `columns`."""
+        ...
+
+    @property
+    def savepoints_made(self) -> int:
+        """How many savepoints there have been in the transaction that is open."""
         ...
 
     @property

@@ -134,6 +134,21 @@ class Session:
         self.context.find_portal = find
 
     @property
+    def drop_portals(self) -> Callable[[int], None]:
+        """See `SessionLike`."""
+        return self.context.drop_portals
+
+    @drop_portals.setter
+    def drop_portals(self, drop: Callable[[int], None]) -> None:
+        self.context.drop_portals = drop
+
+    @property
+    def savepoints_made(self) -> int:
+        """How many savepoints there have been in the transaction that is open."""
+        transaction = self.context.transaction
+        return 0 if transaction is None else transaction.savepoints_made
+
+    @property
     def transaction_status(self) -> str:
         """`I` idle, `T` in a transaction, `E` in a failed one."""
         transaction = self.context.transaction

@@ -35,7 +35,10 @@ class Transaction:
     script: bool = False
     """Whether it is that of several statements in one text, and ends with these."""
     failed: bool = False
-    savepoints: list[tuple[str, Mark]] = field(default_factory=list)
+    savepoints: list[tuple[str, Mark, int]] = field(default_factory=list)
+    """Name, what had been written, and which savepoint of the transaction it is, from 1 on."""
+    savepoints_made: int = 0
+    """How many there have been: what is made later than one goes when it is rolled back to."""
     shown: Mapping[int, int] = field(default_factory=dict)
     """Up to which epochs relations had been shown when it fixed its own."""
 

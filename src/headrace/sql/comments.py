@@ -25,9 +25,8 @@ def comment(cursor: Cursor) -> st.Statement:
         return st.Comment("", name, column, _text(cursor))
     kind = next((k for k in _KINDS if cursor.match(*k.split())), None)
     if kind is None:
-        cursor.refuse(
-            "COMMENT ON this kind of object", f"{', '.join(_KINDS)}, ROLE, DATABASE and COLUMN have comments."
-        )
+        known = ", ".join((*_KINDS, "ROLE", "DATABASE"))
+        cursor.refuse("COMMENT ON this kind of object", f"{known} and COLUMN have comments.")
     name = cursor.table_name()
     if kind in ("FUNCTION", "AGGREGATE") and cursor.match("("):
         cursor.until(")")  # there is one function of a name

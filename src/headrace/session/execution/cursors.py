@@ -25,8 +25,8 @@ def declare_cursor(context: Context, statement: st.DeclareCursor) -> Result:
     context.cursors.require_free(statement.name)
     context.subscription_cursors.require_free(statement.name)
     result = select(context, statement.query)
-    depth = 0 if transaction is None else len(transaction.savepoints)
-    cursor = OpenCursor(statement, result, context.settings.cursor_memory_bytes, depth)
+    since = 0 if transaction is None else transaction.savepoints_made
+    cursor = OpenCursor(statement, result, context.settings.cursor_memory_bytes, since)
     if transaction is None:
         try:
             cursor.hold()

@@ -45,6 +45,7 @@ def commit(context: Context, statement: st.Statement) -> Result:
     """COMMIT: all that was written takes effect at once; a failed transaction is rolled back."""
     transaction = context.transaction
     if transaction is None:
+        end(context)  # that of a pipeline, which nobody has begun
         return Result(st.Commit.told, notices=[Notice("there is no transaction in progress", "WARNING", "25P01")])
     held: list[OpenCursor] = []
     try:
@@ -136,17 +137,20 @@ def savepoint(context: Context, statement: st.Savepoint) -> Result:
     if transaction is None or transaction.script:
         raise TransactionError(f"{statement.tag} can only be used in transaction blocks", sqlstate="25P01")
     if statement.action == "set":
-        transaction.savepoints.append((statement.name, transaction.work.mark()))
+        transaction.savepoints_made += 1
+        transaction.savepoints.append((statement.name, transaction.work.mark(), transaction.savepoints_made))
         return Result(statement.tag)
     at = next((i for i, s in reversed([*enumerate(transaction.savepoints)]) if s[0] == statement.name), None)
     if at is None:
         raise TransactionError(f'savepoint "{statement.name}" does not exist', sqlstate="3B001")
     if statement.action == "rollback":
-        transaction.work.go_back(transaction.savepoints[at][1])
+        _, mark, made = transaction.savepoints[at]
+        transaction.work.go_back(mark)
         transaction.failed = False
         at += 1
-        for cursor in context.cursors.pop_those(lambda cursor: not cursor.held and cursor.depth >= at):
+        for cursor in context.cursors.pop_those(lambda cursor: not cursor.held and cursor.since >= made):
             cursor.close()
+        context.drop_portals(made)
     del transaction.savepoints[at:]
     return Result(statement.tag)
 
