@@ -91,6 +91,28 @@ def test_plain_views_go_on_with_the_columns_that_they_have(session: Session) -> 
     assert run(session, "SELECT ac.c, ac_v.a FROM ac JOIN ac_v USING (a)") == [(0, 2), (8, 1)]
 
 
+def test_indexes_go_on(session: Session, database: Database) -> None:
+    """By their names, with all rows; and nothing is left of those that there were."""
+    run(session, "CREATE TABLE ac (a int PRIMARY KEY, b int)",
+        "INSERT INTO ac SELECT i, i % 5 FROM generate_series(1, 50) AS g(i)",
+        "CREATE INDEX ac_i ON ac (b)", "COMMENT ON INDEX ac_i IS 'kept'")  # fmt: skip
+    before = len(database.catalog.state.objects)
+    run(session, "ALTER TABLE ac ADD c int DEFAULT 1", "INSERT INTO ac VALUES (51, 4, 2)")
+    assert len(database.catalog.state.objects) == before
+    wanted = [(i, 4, 1) for i in range(4, 50, 5)] + [(51, 4, 2)]
+    assert run(session, "SELECT * FROM ac WHERE b = 4") == sorted(wanted, key=str)
+    run(session, "FLUSH")
+    jobs = "SELECT name, status FROM headrace_catalog.jobs WHERE name LIKE 'ac%'"
+    assert run(session, jobs) == [("ac_i", "running")]
+    index = database.catalog.state.object_named("public", "ac_i")
+    table = database.catalog.state.object_named("public", "ac")
+    assert index is not None and table is not None and index.depends_on == (table.id,)
+    assert index.comments == {"": "kept"}
+    run(session, "ALTER TABLE ac ADD d int", "CREATE MATERIALIZED VIEW ac_m AS SELECT b, count(*) FROM ac GROUP BY b")
+    assert state_of(session, "ALTER TABLE ac ADD e int") == "2BP01"
+    run(session, "DROP INDEX ac_i", "DROP TABLE ac CASCADE")
+
+
 def test_values_are_computed_once_or_for_each_row(session: Session) -> None:
     run(session, "CREATE TABLE ac (a int)", "INSERT INTO ac SELECT * FROM generate_series(1, 20)")
     run(session, "ALTER TABLE ac ADD t timestamptz DEFAULT now(), ADD u uuid DEFAULT gen_random_uuid()")
@@ -184,6 +206,7 @@ def test_columns_are_there_after_a_restart(
     settings = Settings(data_dir=tmp_path, run_fsync=False, catalog_commit_sync=False, barrier_interval_ms=100)
     with connect(tmp_path, spark=spark, settings=settings) as database:
         database.sql("CREATE TABLE t (a int); INSERT INTO t VALUES (1); CREATE VIEW v AS SELECT * FROM t")
+        database.sql("CREATE INDEX i ON t (a)")
         database.sql("ALTER TABLE t ADD b int DEFAULT 2")
         shown = database.sql("SHOW CREATE TABLE t").rows()[0][1]
         assert shown == "CREATE TABLE t (a int);\nALTER TABLE t ADD b int DEFAULT 2"
@@ -197,7 +220,8 @@ def test_columns_are_there_after_a_restart(
             database.sql("ALTER TABLE t ADD c int")
         assert database.catalog.state.object_named("public", "t$keyed") is not None
     with connect(tmp_path, spark=spark, settings=settings) as database:
-        assert database.catalog.state.object_named("public", "t$keyed") is None
+        names = [o.name for o in database.catalog.state.objects.values()]
+        assert names.count("i") == 1 and not any("$" in name for name in names)
         database.sql("INSERT INTO t (a) VALUES (3)")
         assert sorted(database.sql("SELECT * FROM t").rows()) == [(1, 2), (3, 2)]
         assert sorted(database.sql("SELECT * FROM v").rows()) == [(1,), (3,)]

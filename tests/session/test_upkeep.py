@@ -181,10 +181,10 @@ def test_nobody_writes_while_a_key_is_added(
 
     writer = threading.Thread(target=writes)
 
-    def placed(self: Any, new_id: int, old_id: int) -> None:
+    def placed(self: Any, *given: Any) -> None:
         writer.start()
         assert waiting.wait(30)
-        change(self, new_id, old_id)
+        change(self, *given)
 
     monkeypatch.setattr(type(database.coordinator), "take_place", placed)
     run(session, "ALTER TABLE up_a ADD PRIMARY KEY (a)")

@@ -30,7 +30,8 @@ from headrace.coordinator.ddl.replacing import in_place_of
 from headrace.coordinator.ddl.secrets import Vault, sealed_record
 from headrace.coordinator.ddl.undecided import Undecided
 from headrace.coordinator.decide import automatic
-from headrace.coordinator.decide.former import formers, views_over
+from headrace.coordinator.decide.automatic import is_automatic
+from headrace.coordinator.decide.former import formers, named_as, views_over
 from headrace.coordinator.decide.into import refuse_circle, target_of
 from headrace.coordinator.decide.life import Turn, turned
 from headrace.coordinator.decide.unused import unused
@@ -384,48 +385,67 @@ class Lifecycle:
             with self._catalog.reading() as state:
                 ids = [*ids, *unused(state, ids)]
             self._check_drop(ids)
-            with live.lock:
-                jobs = [live.graph.jobs[i] for i in ids if i in live.graph.jobs]
-            undecided = len(self.undecided)
-            try:
-                self.lanes.withdraw(jobs)
-                with self._writing_paused(), self._ticking:
-                    self._delete(ids, jobs)
-            except BaseException:
-                if len(self.undecided) == undecided:
-                    self._resume(jobs)
-                raise
+            with self._withdrawn(ids) as jobs, self._writing_paused(), self._ticking:
+                self._delete(ids, jobs)
         live.notify()
 
-    def take_place(self, new_id: int, old_id: int) -> None:
+    def take_place(self, new_id: int, old_id: int, indexes: Mapping[int, int]) -> None:
         """See `Coordinator.take_place`.
 
         Of before it was filled the new table is not seen: there it is empty.
         """
         live = self._live
         with self.statement():
-            with self._catalog.reading() as state:
-                views = list(views_over(state, old_id, new_id))
-            self._check_drop([old_id], allowed={v.id for v in views})
             (until,) = self._catalog.allocate_ids(1)
             with self._catalog.reading() as state:
-                if new_id not in state.objects:
-                    raise UndefinedTable(f"object {new_id} does not exist")
+                views = list(views_over(state, old_id, new_id))
+                unread = (o.id for o in map(state.objects.get, state.dependents(old_id)) if o and is_automatic(o))
+                gone = [old_id, *indexes.values(), *unread]
+            self._check_drop(gone, allowed={v.id for v in views})
+            with self._catalog.reading() as state:
+                for i in (new_id, *indexes):
+                    if i not in state.objects:
+                        raise UndefinedTable(f"object {i} does not exist")
                 placed, event = in_place_of(state.objects[old_id], state.objects[new_id], until)
+                kept = [named_as(state.objects[i], state.objects[new]) for new, i in indexes.items()]
                 relation = live.graph.relation(new_id)
                 filled = state.state_tables[relation.state_table].committed_epoch
             with live.changed:
                 done = lambda: self._runtime.stopping or live.epochs.complete >= filled  # noqa: E731
                 live.changed.wait_until(done, None, self._runtime.check)
-            with self._locks.raising, self._writing_paused(), self._ticking:
+            edits: list[Edit] = [*map(Put, (placed, *kept, *views)), RaiseSafe(relation.state_table, filled), event]
+            with self._withdrawn(gone) as jobs, self._locks.raising, self._writing_paused(), self._ticking:
                 with live.lock:
                     relation.safe = max(relation.safe, filled)
-                raised = RaiseSafe(relation.state_table, filled)
-                self._delete([old_id], (), [Put(placed), *map(Put, views), raised, event])
-                with live.lock:
-                    relation.record = placed
-            self._planning.define_new(placed)
+                self._delete(gone, jobs, edits)
+                self._rename([placed, *kept])
+            for record in (placed, *kept):
+                self._planning.define_new(record)
         live.notify()
+
+    def _rename(self, records: Sequence[ObjectRecord]) -> None:
+        """Let relations be called as their records say."""
+        graph = self._live.graph
+        with self._live.lock:
+            for record in records:
+                graph.relation(record.id).record = record
+                job = graph.jobs.get(record.id)
+                if job is not None:
+                    job.rename(record.name, automatic=False)
+
+    @contextmanager
+    def _withdrawn(self, ids: Sequence[int]) -> Iterator[list[Job]]:
+        """Their jobs do not run within the block, in which they are dropped; they go on if that fails."""
+        with self._live.lock:
+            jobs = [self._live.graph.jobs[i] for i in ids if i in self._live.graph.jobs]
+        undecided = len(self.undecided)
+        try:
+            self.lanes.withdraw(jobs)
+            yield jobs
+        except BaseException:
+            if len(self.undecided) == undecided:
+                self._resume(jobs)
+            raise
 
     def _check_drop(self, ids: Sequence[int], allowed: Collection[int] = ()) -> None:
         with self._catalog.reading() as state:

@@ -10,6 +10,7 @@ from headrace.catalog.contents import IndexContent, MaterializedViewContent, Sou
 from headrace.catalog.edits import AddEvent
 from headrace.catalog.records import ObjectRecord
 from headrace.catalog.state import CatalogState
+from headrace.coordinator.decide.former import named_as
 
 _SUFFIX: Final = "$keyed"
 _REFRESHED: Final = "$refreshed"
@@ -39,12 +40,8 @@ def in_place_of(old: ObjectRecord, new: ObjectRecord, until: int) -> tuple[Objec
     wider = len(new.columns) > width
     if wider:
         content = replace(content, widths=(*content.widths, (until, width)))
-    placed = replace(
-        new, content=content, schema=old.schema, name=old.name, owner=old.owner, grants=old.grants,
-        comments=old.comments,
-    )  # fmt: skip
     done = "has new columns" if wider else "was given a primary key"
-    return placed, AddEvent("table_altered", new.id, f'table "{old.name}" {done}')
+    return named_as(old, replace(new, content=content)), AddEvent("table_altered", new.id, f'table "{old.name}" {done}')
 
 
 def left_behind(state: CatalogState) -> list[int]:
@@ -53,7 +50,10 @@ def left_behind(state: CatalogState) -> list[int]:
     One that somebody has given such a name is defined by a statement of its own. The hidden source of a table that a
     server was creating is among them: nobody sees it, and it would be in the way of who creates the table again.
     """
-    found = [o.id for o in state.objects_of(TableContent) if _takes_place(state, o, o.name, _SUFFIX)]
+    found: list[int] = []
+    for filled in state.objects_of(TableContent):
+        if _takes_place(state, filled, filled.name, _SUFFIX):
+            found += [filled.id, *_indexes(state, filled.id)]
     for source in state.objects_of(SourceContent):
         part = source.content_as(SourceContent).part
         if part is not None and (not state.dependents(source.id) or _takes_place(state, source, part, _REFRESHED)):

@@ -84,16 +84,14 @@ def succession(state: CatalogState, new_id: int, old_id: int, indexes: Mapping[i
     name = f"{old.name}${old_id}"
     made = [
         replace(old, name=name, content=replace(known, pipeline=None, former_of=new_id, called=_planned(old))),
-        _in_place_of(
-            old, replace(new, content=replace(content, earlier=earlier, pipeline=known.pipeline, called=None))
-        ),
+        named_as(old, replace(new, content=replace(content, earlier=earlier, pipeline=known.pipeline, called=None))),
         *_sources(state, old, new, name),
         *(_of_table(former, new_id) for former in formers_of(state, old_id)),
         *views_over(state, old_id, new_id),
     ]
     for index, before in indexes.items():
         was = state.objects[before]
-        made += [_automatic(state, was), _in_place_of(was, state.objects[index])]
+        made += [_automatic(state, was), named_as(was, state.objects[index])]
     event = AddEvent("table_altered", new_id, f'table "{old.name}" has new columns')
     return [*map(Put, made), event]
 
@@ -107,7 +105,7 @@ def _of_table(former: ObjectRecord, table_id: int) -> ObjectRecord:
     return replace(former, content=replace(former.content_as(MaterializedViewContent), former_of=table_id))
 
 
-def _in_place_of(old: ObjectRecord, new: ObjectRecord) -> ObjectRecord:
+def named_as(old: ObjectRecord, new: ObjectRecord) -> ObjectRecord:
     """With the name of what was there before, and what belongs to that."""
     return replace(new, schema=old.schema, name=old.name, owner=old.owner, grants=old.grants, comments=old.comments)
 
@@ -120,7 +118,7 @@ def _sources(state: CatalogState, old: ObjectRecord, new: ObjectRecord, former: 
     content = replace(was.content_as(SourceContent), part=former, called=_planned(was))
     yield replace(was, name=f"{former}$changes", content=content)
     content = replace(comes.content_as(SourceContent), part=old.name, called=None)
-    yield replace(_in_place_of(was, comes), content=content)
+    yield replace(named_as(was, comes), content=content)
 
 
 def views_over(state: CatalogState, old_id: int, new_id: int) -> Iterator[ObjectRecord]:

@@ -61,7 +61,7 @@ def _check(context: Context, table: ObjectRecord, columns: tuple[str, ...]) -> N
         if name not in kinds:
             raise UndefinedColumn(f'column "{name}" of relation "{label(table)}" does not exist')
         check_key_type(name, kinds[name])
-    check_replaceable(context, table, "a primary key", views=False)
+    check_replaceable(context, table, "a primary key", built_on=False)
 
 
 def _copy(context: Context, transaction: Transaction, table: ObjectRecord, keyed: ObjectRecord) -> None:

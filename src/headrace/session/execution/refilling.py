@@ -85,7 +85,7 @@ def take_place(
         new = made[-1]
         check(new)
         existing = indexes_of(context.catalog.state, table.id)
-        indexes = {_new_index(context, made, new, index): index.id for index in existing}
+        indexes = {new_index(context, made, new, index): index.id for index in existing}
         context.wait(lambda check: context.coordinator.succeed(new.id, table.id, indexes, check))
     except BaseException:
         undo(context, table, made)
@@ -135,7 +135,7 @@ def new_table(
     return context.catalog.state.objects[made]
 
 
-def _new_index(context: Context, made: list[ObjectRecord], table: ObjectRecord, index: ObjectRecord) -> int:
+def new_index(context: Context, made: list[ObjectRecord], table: ObjectRecord, index: ObjectRecord) -> int:
     """The index of the new table that is to be what another one is of the old table. Its id."""
     known = index.content_as(IndexContent)
     names = [c.name for c in index.columns]

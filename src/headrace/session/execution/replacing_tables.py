@@ -2,7 +2,8 @@
 
 Nobody writes to the table meanwhile, and whoever reads it reads the first one until the other is in its place. A crash
 before that leaves the table as it was; what was being filled is dropped by the next start. Plain views go on with the
-columns that they have; what keeps rows of its own is built on the first table, and has to be dropped before.
+columns that they have, and indexes are filled beside the others; what else keeps rows of its own is built on the first
+table, and has to be dropped before.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
-from headrace.catalog.contents import TableContent, ViewContent
+from headrace.catalog.contents import IndexContent, TableContent, ViewContent
 from headrace.catalog.records import ObjectRecord
+from headrace.catalog.state import CatalogState
 from headrace.coordinator.ddl.replacing import definition_with, name_while_filled
+from headrace.coordinator.decide.former import indexes_of
 from headrace.errors import (
     DependentObjectsExist,
     DuplicateTable,
@@ -23,27 +26,37 @@ from headrace.errors import (
 )
 from headrace.session.context import Context
 from headrace.session.execution.in_transaction import opened
+from headrace.session.execution.refilling import new_index
 from headrace.session.names import label
 from headrace.session.transactions import Transaction
 
 
-def check_replaceable(context: Context, table: ObjectRecord, what: str, *, views: bool) -> None:
-    """Raises why another table cannot take the place of this one; `views` is whether plain ones may be over it."""
+def check_replaceable(context: Context, table: ObjectRecord, what: str, *, built_on: bool) -> None:
+    """Raises why another table cannot take the place of this one; `built_on` is whether there may be what goes on."""
     if not isinstance(table.content, TableContent):
         raise WrongObjectType(f'"{label(table)}" is a {table.kind_name}: only a table gets {what}')
     if table.content.append_only or table.options:
         raise NotSupported(
             f"adding {what} to a table that is append-only or takes requests", hint="CREATE TABLE has it"
         )
-    state = context.catalog.state
-    above = [state.objects[i] for i in sorted(state.dependents(table.id))]
-    other = next((o for o in above if not (views and isinstance(o.content, ViewContent))), None)
+    other = _in_the_way(context.catalog.state, table, built_on=built_on)
     if other is not None:
         raise DependentObjectsExist(
             f'cannot add {what} to table "{label(table)}" because other objects depend on it',
             detail=f'{other.kind_name} "{label(other)}" depends on table "{label(table)}"',
             hint="Add it before anything is built on the table: drop what is, and create it again.",
         )
+
+
+def _in_the_way(state: CatalogState, table: ObjectRecord, *, built_on: bool) -> ObjectRecord | None:
+    """What is built on a table and does not go on."""
+    for above in (state.objects[i] for i in state.dependents(table.id)):
+        on_index = state.dependents(above.id) if isinstance(above.content, IndexContent) else ()
+        if on_index:
+            return state.objects[on_index[0]]
+        if not (built_on and isinstance(above.content, (ViewContent, IndexContent))):
+            return above
+    return None
 
 
 def put_in_place(
@@ -60,25 +73,30 @@ def put_in_place(
     except DuplicateTable as error:
         error.hint = "A table is filled under this name while it gets a key or columns: DROP TABLE what has it."
         raise
+    made = [other]
     try:
-        _fill(context, table, other, copy)
+        _fill(context, table, made, copy)
     except BaseException:
-        left = context.catalog.state.objects.get(other.id)
-        if left is not None and left.name == other.name:  # else it has taken the place of the first, with all rows
+        left = [i.id for i in made if context.catalog.state.objects.get(i.id) == i]
+        if other.id in left:  # else it has taken the place of the first, with all rows
             with suppress(HeadraceError):
-                coordinator.drop([other.id])
+                coordinator.drop(left)
         raise
 
 
 def _fill(
-    context: Context, table: ObjectRecord, other: ObjectRecord, copy: Callable[[Transaction, ObjectRecord], None]
+    context: Context, table: ObjectRecord, made: list[ObjectRecord], copy: Callable[[Transaction, ObjectRecord], None]
 ) -> None:  # fmt: skip
+    """Fill the table that has been made, make its indexes, and let them take their places."""
+    (other,) = made
     own = opened(context, implicit=True, gated=frozenset({table.id}))
     try:
         with context.within(own):
             copy(own, other)
         outcome = own.work.commit(context.check)
-        context.coordinator.take_place(other.id, table.id)
+        existing = indexes_of(context.catalog.state, table.id)
+        indexes = {new_index(context, made, other, index): index.id for index in existing}
+        context.coordinator.take_place(other.id, table.id, indexes)
     finally:
         own.close()
     if outcome is not None:

@@ -28,7 +28,7 @@ def add_to_table(context: Context, table: ObjectRecord, statement: st.AlterColum
     """Give a table columns, which have their defaults in the rows that are there: computed once, as PostgreSQL does,
     but for those that have another value for each row.
     """
-    check_replaceable(context, table, "a column", views=True)
+    check_replaceable(context, table, "a column", built_on=True)
     known = {c.name for c in table.columns}
     for column in statement.add:
         if column.name in known:
