@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -147,6 +148,30 @@ def test_a_method_is_made_once_for_all_and_replaced_by_nobody() -> None:
     assert cls(x=2).x == 2 and vars(cls)["__init__"] is before
 
 
+def test_a_field_without_a_default_after_one_with_it_is_refused() -> None:
+    def misplaced(decorator: Callable[..., Any]) -> Any:
+        body = {"__annotations__": {"x": "int", "y": "int"}, "x": 1}
+        return decorator(frozen=True)(type("Misplaced", (), body))(1, 2)
+
+    expected = outcome(lambda: misplaced(dataclasses.dataclass))
+    assert outcome(lambda: misplaced(lazy_dataclass.dataclass)) == expected == (TypeError, expected[1])  # type: ignore[index]
+
+
+def test_an_init_finds_what_its_fields_are_called() -> None:
+    """Whatever the names of fields are, they are not those that the method itself needs."""
+    names = ("set_", "unset", "make_x", "value_x", "object", "list", "cls", "x")
+
+    def named(decorator: Callable[..., Any]) -> Any:
+        annotations = dict.fromkeys(names, "object")
+        factories = {name: dataclasses.field(default_factory=partial(str, name)) for name in names}
+        return decorator(frozen=True)(type("Named", (), {"__annotations__": annotations, **factories}))
+
+    for cls in (named(dataclasses.dataclass), named(lazy_dataclass.dataclass)):
+        assert dataclasses.astuple(cls()) == names
+        assert dataclasses.astuple(cls(x=None)) == (*names[:-1], None)
+        assert "x: 'object' = <factory>" in str(inspect.signature(cls))
+
+
 def test_threads_that_ask_at_once_get_what_they_ask_for() -> None:
     found: list[object] = []
     for _ in range(20):
@@ -173,7 +198,7 @@ def test_all_dataclasses_are_made_so() -> None:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.ImportFrom) and node.module == "dataclasses":
                 found += [path.name for alias in node.names if alias.name == "dataclass"]
-    assert sorted(found) == ["config.py", "lazy_dataclass.py"]
+    assert sorted(found) == ["config.py", "lazy_dataclass.py", "typed_settings.py"]
 
 
 def test_a_start_makes_few_methods() -> None:

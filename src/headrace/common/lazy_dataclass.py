@@ -3,18 +3,20 @@
 The standard library compiles up to nine methods of a dataclass as soon as it is defined. headrace defines more than six
 hundred, most of which a process never makes an instance of, and that was a third of the processor time until a server
 accepts connections. Here a class gets its fields at once and a stand-in for each method; the first use of one lets the
-standard library make it, so it is the very same method. Whoever looks at a class (`inspect.signature`, `fields`,
-`replace`, `match`) sees one difference only: it is not marked as frozen, so a dataclass of the standard library cannot
-inherit from a frozen one of these. mypy takes it for the standard library's.
+standard library make it, so it is the very same method. `__init__` alone, three quarters of those that are made, is made
+here and does the same: the standard library would compile two more methods with that of a frozen class, and all of it
+takes four times as long. Whoever looks at a class (`inspect.signature`, `fields`, `replace`, `match`) sees one
+difference only: it is not marked as frozen, so a dataclass of the standard library cannot inherit from a frozen one of
+these. mypy takes it for the standard library's.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import copy
 from types import FunctionType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from dataclasses import dataclass as dataclass
@@ -56,13 +58,14 @@ class _Later:
     def _made(self) -> FunctionType:
         """As the standard library makes it for a class of the same name and fields."""
         name = self._name
+        if name == "__init__":
+            return _init_of(self._cls, self._frozen)
         make = dataclasses.dataclass(
-            init=name == "__init__",
+            init=False,
             repr=name == "__repr__",
             eq=name == "__eq__" or name in _ORDER,
             order=name in _ORDER,
             unsafe_hash=name == "__hash__",
-            frozen=self._frozen and name == "__init__",
         )
         method = make(_like(self._cls)).__dict__[name]
         assert isinstance(method, FunctionType)
@@ -72,11 +75,82 @@ class _Later:
 def _like(cls: type[DataclassInstance]) -> type:
     """A class of the same name and fields, which is no dataclass yet."""
     body: dict[str, object] = {"__doc__": cls.__name__, "__module__": cls.__module__, "__qualname__": cls.__qualname__}
-    if hasattr(cls, "__post_init__"):
-        body["__post_init__"] = None  # it is called where there is one
     fields = dataclasses.fields(cls)
     body["__annotations__"] = {field.name: field.type for field in fields}
     return type(cls.__name__, (), body | {field.name: copy(field) for field in fields})
+
+
+class _Factory:
+    """Stands in a signature for a default that is made for each instance."""
+
+    def __repr__(self) -> str:
+        return "<factory>"
+
+
+_MADE: Final = _Factory()
+
+
+def _init_of(cls: type[DataclassInstance], frozen: bool) -> FunctionType:
+    """The `__init__` of a class: compiled from a text with one line a field, its signature set afterwards."""
+    fields = dataclasses.fields(cls)
+    plain = [field for field in fields if field.init and not field.kw_only]
+    named = [field for field in fields if field.init and field.kw_only]
+    _refuse_misplaced(plain)
+    parameters = [_SELF, *(field.name for field in plain), *(["*"] if named else []), *(field.name for field in named)]
+    lines = [_assignment(cls, field, number, frozen) for number, field in enumerate(fields)]
+    if hasattr(cls, "__post_init__"):
+        lines.append(f"{_SELF}.__post_init__()")
+    text = f"def __init__({', '.join(parameters)}):\n " + "\n ".join([*lines, "pass"])
+    globals_ = {
+        "__name__": cls.__module__, "__dataclass_set__": object.__setattr__, "__dataclass_made__": _MADE,
+        **{f"__dataclass_{number}__": _default_of(field) for number, field in enumerate(fields)},
+    }  # fmt: skip
+    exec(text, globals_)
+    method = globals_.pop("__init__")
+    assert isinstance(method, FunctionType)
+    method.__qualname__ = f"{cls.__qualname__}.__init__"
+    method.__defaults__ = tuple(_shown_default(field) for field in plain if _has_default(field))
+    method.__kwdefaults__ = {field.name: _shown_default(field) for field in named if _has_default(field)}
+    method.__annotations__ = {field.name: field.type for field in (*plain, *named)} | {"return": None}
+    return method
+
+
+_SELF: Final = "__dataclass_self__"
+"""No field has a name like this."""
+
+
+def _assignment(cls: type, field: dataclasses.Field[object], number: int, frozen: bool) -> str:
+    """The line that sets a field."""
+    own = f"__dataclass_{number}__"
+    if field.default_factory is not dataclasses.MISSING:
+        value = f"{own}() if {field.name} is __dataclass_made__ else {field.name}" if field.init else f"{own}()"
+    elif field.init:
+        value = field.name
+    elif "__slots__" in vars(cls) and field.default is not dataclasses.MISSING:
+        value = own
+    else:
+        return "pass"  # the class has its value, or `__post_init__` sets it
+    return f"__dataclass_set__({_SELF}, {field.name!r}, {value})" if frozen else f"{_SELF}.{field.name} = {value}"
+
+
+def _default_of(field: dataclasses.Field[object]) -> object:
+    return field.default if field.default_factory is dataclasses.MISSING else field.default_factory
+
+
+def _has_default(field: dataclasses.Field[object]) -> bool:
+    return _default_of(field) is not dataclasses.MISSING
+
+
+def _shown_default(field: dataclasses.Field[object]) -> object:
+    return field.default if field.default_factory is dataclasses.MISSING else _MADE
+
+
+def _refuse_misplaced(fields: Sequence[dataclasses.Field[object]]) -> None:
+    optional = False
+    for field in fields:
+        if optional and not _has_default(field):
+            raise TypeError(f"non-default argument {field.name!r} follows default argument")
+        optional = _has_default(field)
 
 
 def _add_methods(cls: type[DataclassInstance], *, eq: bool, order: bool, frozen: bool) -> None:
