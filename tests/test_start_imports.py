@@ -10,6 +10,7 @@ from support import WAIT_S
 LATER = (
     "pandas",
     "rich",
+    "structlog",
     "sqlalchemy",
     "duckdb",
     "obstore",

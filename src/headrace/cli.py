@@ -112,15 +112,9 @@ def serve(
 
 
 def load_server() -> None:
-    """Load all that a server needs to serve its first clients, and what is not needed for it not at all.
+    """Load all that a server needs to serve its first clients, and what is not needed for it not at all."""
+    from headrace.common.absent import skip_pandas
 
-    rich and what it loads takes structlog half as long again as all else of it, for tracebacks that are never shown by
-    it (`log_output.py`).
-    """
-    from headrace.common.absent import absent, skip_pandas
-
-    with absent("rich"):
-        import structlog  # noqa: F401
     skip_pandas()
     import headrace.server.door
     import headrace.server.server
@@ -507,12 +501,21 @@ def _settings(data: Path | None, **given: Any) -> Settings:
 
 
 def _log(settings: Settings) -> None:
+    from headrace.common import loggers
     from headrace.config import unknown_variables
-    from headrace.session.log_output import log_to_stderr
 
-    log_to_stderr(settings.log_level)
+    loggers.shown_later(_show_log, settings.log_level)
     for name in unknown_variables(os.environ):
         print(f"warning: {name} is no setting of headrace, and does nothing", file=sys.stderr)
+
+
+def _show_log(level: str) -> None:
+    """Load what shows messages: structlog, without rich, for tracebacks that it never shows (`log_output.py`)."""
+    from headrace.common.absent import absent
+
+    with absent("rich"):
+        from headrace.session.log_output import log_to_stderr
+    log_to_stderr(level)
 
 
 def main() -> None:

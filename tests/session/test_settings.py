@@ -254,6 +254,38 @@ def test_messages_below_the_level_are_not_logged(
     assert re.findall(r"(\w+ this)", capsys.readouterr().err) == ["but this", "and this"]
 
 
+def test_messages_are_shown_from_the_level_of_now_once_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever shows them is loaded no sooner, and by one of those who log at once, for whom the others wait."""
+    shown: list[str] = []
+    monkeypatch.setattr(loggers, "_show", None)
+    monkeypatch.setattr(loggers, "_level", None)
+    entered, go_on, logged = threading.Event(), threading.Event(), threading.Event()
+
+    def show(level: str) -> None:
+        shown.append(level)
+        entered.set()
+        assert go_on.wait(WAIT_S)
+
+    loggers.shown_later(show, "info")
+    loggers.set_level("error")
+    assert shown == []
+
+    def log() -> None:
+        loggers.get_logger("headrace.test").debug("quiet")
+        logged.set()
+
+    threads = [threading.Thread(target=log) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    assert entered.wait(WAIT_S) and not logged.is_set()
+    go_on.set()
+    for thread in threads:
+        thread.join(WAIT_S)
+    assert shown == ["error"]
+    loggers.set_level("warning")
+    assert shown == ["error", "warning"]
+
+
 @pytest.mark.parametrize("gone", ["full", "closed", "narrow"])
 def test_a_message_that_cannot_be_written_fails_nothing(monkeypatch: pytest.MonkeyPatch, gone: str) -> None:
     """A thread that logs a failure has to go on, most of all when the disk is full."""

@@ -3,9 +3,9 @@
 The standard library compiles up to nine methods of a dataclass as soon as it is defined. headrace defines more than six
 hundred, most of which a process never makes an instance of, and that was a third of the processor time until a server
 accepts connections. Here a class gets its fields at once and a stand-in for each method; the first use of one lets the
-standard library make it, so it is the very same method. `__init__` alone, three quarters of those that are made, is made
-here and does the same: the standard library would compile two more methods with that of a frozen class, and all of it
-takes four times as long. Whoever looks at a class (`inspect.signature`, `fields`, `replace`, `match`) sees one
+standard library make it, so it is the very same method. `__init__` alone, three quarters of those that are made, is
+made here and does the same: the standard library would compile two more methods with that of a frozen class, and all of
+it takes four times as long. Whoever looks at a class (`inspect.signature`, `fields`, `replace`, `match`) sees one
 difference only: it is not marked as frozen, so a dataclass of the standard library cannot inherit from a frozen one of
 these. mypy takes it for the standard library's.
 """
