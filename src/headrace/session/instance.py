@@ -77,7 +77,10 @@ class Instance:
         self._closed = False
         self.reading_processes: Callable[[], Sequence[ReaderStatus]] = tuple
         """Tells of the reading processes beside the server; whoever starts them puts it here."""
-        told = get_logger("headrace").info
+
+        def told(message: str) -> None:
+            get_logger("headrace").info(message)  # which loads what logs
+
         self.catalog: Catalog
         self.catalog, settings = follow_catalog(settings, told) if standby else open_catalog(settings, told)
         try:
