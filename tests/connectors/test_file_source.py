@@ -5,7 +5,9 @@ import os
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
+import fastavro
 import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
@@ -20,7 +22,7 @@ from headrace.connectors.files import lines as file_lines
 from headrace.connectors.files import source as files
 from headrace.connectors.files.file_listing import list_files
 from headrace.connectors.files.formats import FilePiece, TextOptions, read_piece
-from headrace.connectors.sources import infer_columns, open_source
+from headrace.connectors.sources import infer_columns, open_source, refreshes, widens
 from headrace.errors import InvalidParameter, SourceError
 
 COLUMNS = [Column("id", "bigint", False), Column("name", "string"), Column("price", "decimal(10,2)")]
@@ -456,3 +458,46 @@ def test_files_are_bound_as_long_as_they_fit(tmp_path: Path) -> None:
     assert [n for n, _ in bound_by_bytes(source(folder), size)] == [1000]
     assert [n for n, _ in bound_by_bytes(source(folder), size, 600)] == [600, 400]
     assert {n for n, _ in bound_by_bytes(source(folder), 1)} == {1}
+
+
+def write_rows(path: Path, kind: str, rows: list[dict[str, Any]]) -> None:
+    if kind == "parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    elif kind == "avro":
+        kinds = {int: "long", str: "string"}
+        fields = [{"name": name, "type": kinds[type(value)]} for name, value in rows[0].items()]
+        with path.open("wb") as file:
+            fastavro.writer(file, {"type": "record", "name": "Row", "fields": fields}, rows)
+    elif kind == "csv":
+        path.write_text("\n".join(",".join(map(str, line)) for line in [rows[0].keys(), *(r.values() for r in rows)]))
+    else:
+        path.write_text("\n".join(map(json.dumps, rows)))
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv", "json", "avro"])
+def test_columns_that_newer_files_have(tmp_path: Path, kind: str) -> None:
+    """They are NULL in files that lack them, also for who reads nothing else; and no file may lack one of before."""
+    first = source(tmp_path, [Column("id", "int", False)], format=kind)
+    write_rows(tmp_path / f"1.{kind}", kind, [{"id": 1}, {"id": 2}])
+    assert first.columns_there({}) == [Column("id", "int", False)]
+    write_rows(tmp_path / f"2.{kind}", kind, [{"n": "x", "ID" if kind == "parquet" else "id": 3, "m": 7}])
+    os.utime(tmp_path / f"1.{kind}", (1, 1))
+    there = first.columns_there({})
+    assert {c.name: c.type for c in there} == {"id": "int", "n": "string", "m": "bigint"} and there[1].nullable
+    options = first.found_by(there[1:2])
+    wider = source(tmp_path, there[:2], format=kind, **options)
+    assert sorted(all_rows(wider)) == [(1, None), (2, None), (3, "x")]
+    narrow = wider.only(["n"])
+    assert sorted(all_rows(narrow), key=str) == [("x",), (None,), (None,)]
+    again = source(tmp_path, there, format=kind, **wider.found_by(there[2:]))
+    assert sorted(all_rows(again)) == [(1, None, None), (2, None, None), (3, "x", 7)]
+    if kind != "json":
+        with pytest.raises(SourceError, match="has no column n"):
+            all_rows(source(tmp_path, there[:2], format=kind))
+
+
+def test_columns_without_names_do_not_come(tmp_path: Path) -> None:
+    options = {"connector": "files", "path": str(tmp_path)}
+    assert widens({**options, "format": "csv"}) and refreshes(options)
+    assert not widens({**options, "format": "csv", "header": "false"}) and not widens({**options, "header": "false"})
+    assert not widens({**options, "replay_column": "t"}) and widens({**options, "format": "json", "header": "false"})

@@ -295,3 +295,29 @@ def test_a_source_of_json_gets_the_columns_that_are_asked_for(database: Database
     database.sql(f"{csv} = '{kafka.servers}') FORMAT PLAIN ENCODE CSV (delimiter = ',')")
     with pytest.raises(HeadraceError, match="not supported"):
         database.sql(f"ALTER SOURCE {topic}_csv ADD COLUMN b int")
+
+
+def test_files_have_columns_that_came_later(database: Database, tmp_path: Path) -> None:
+    """Of a source and of a table, whose views go on; by the newest file."""
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / "1.json").write_text('{"id": 1}\n{"id": 2}\n')
+    way = f"WITH (connector = 'files', path = '{folder}') FORMAT PLAIN ENCODE JSON"
+    database.sql(f"CREATE SOURCE later_s (id int) {way}; CREATE TABLE later_t (id int) {way}")
+    for name in ("later_s", "later_t"):
+        database.sql(f"CREATE MATERIALIZED VIEW {name}_n AS SELECT * FROM {name}")
+    assert database.sql("ALTER SOURCE later_s REFRESH SCHEMA").notices == ["there are no new columns"]
+    (folder / "2.json").write_text('{"id": 3, "who": "cid", "n": 5}\n')
+    text = '"who" character varying, "n" bigint'
+    assert database.sql("ALTER SOURCE later_s REFRESH SCHEMA").notices == [f'source "later_s" has new columns: {text}']
+    database.sql("ALTER TABLE later_t ADD COLUMN n int")
+    database.sql("CREATE MATERIALIZED VIEW later_w AS SELECT who, n, id FROM later_s")
+    eventually(lambda: sorted(database.sql("SELECT id, n FROM later_t").rows()) == [(1, None), (2, None), (3, 5)])
+    eventually(lambda: sorted(database.sql("SELECT id, who FROM later_w").rows())[2:] == [(3, "cid")])
+    (folder / "3.json").write_text('{"id": 4}\n{"id": 5, "n": 6}\n')
+    eventually(lambda: sorted(database.sql("SELECT id, n FROM later_t").rows())[3:] == [(4, None), (5, 6)])
+    for name in ("later_s_n", "later_t_n"):
+        eventually(lambda n=name: sorted(database.sql(f"SELECT * FROM {n}").rows()) == [(i,) for i in range(1, 6)])
+    with pytest.raises(HeadraceError, match='no column "none"'):
+        database.sql("ALTER SOURCE later_s ADD COLUMN none int")
+    database.sql("DROP SOURCE later_s CASCADE; DROP TABLE later_t CASCADE")

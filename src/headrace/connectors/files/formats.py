@@ -243,12 +243,18 @@ def csv_header(state: FileState, text: TextOptions) -> list[str]:
         raise SourceError(f"file {state.path} has no readable header line: {error}") from error
 
 
-def _place(state: FileState, names: Sequence[str], wanted: str) -> int:
+def place_of(names: Sequence[str], wanted: str) -> int | None:
+    """Where a column is among those of a file, if it is there; capitals matter only where it takes them."""
     if wanted in names:
         return list(names).index(wanted)
     folded = [name.strip().lower() for name in names]
-    if folded.count(wanted.lower()) == 1:
-        return folded.index(wanted.lower())
+    return folded.index(wanted.lower()) if folded.count(wanted.lower()) == 1 else None
+
+
+def _place(state: FileState, names: Sequence[str], wanted: str) -> int:
+    found = place_of(names, wanted)
+    if found is not None:
+        return found
     raise SourceError(
         f"file {state.path} has no column {wanted}",
         detail=f"its header: {', '.join(names)}",

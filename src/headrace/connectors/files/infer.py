@@ -50,17 +50,31 @@ def infer_file_columns(
     if not files:
         hint = "declare the columns, or put a first file in place"
         raise SourceError(f"no file at {', '.join(paths)} to take the columns from", hint=hint)
-    kind = format_of(files[0].path, declared)
+    return _columns_of(files[0], declared, text)
+
+
+def columns_of_newest(
+    store: FileStore, paths: Sequence[str], declared: str | None, text: TextOptions
+) -> list[Column]:  # fmt: skip
+    """The same of the file that was written last, where they may be NULL; none where there is no file."""
+    files = list_files(paths, declared, store=store)
+    newest = max(files, key=lambda file: (file.mtime_ns, file.path), default=None)
+    found = [] if newest is None else _columns_of(newest, declared, text)
+    return [Column(c.name, c.type) for c in found]
+
+
+def _columns_of(state: FileState, declared: str | None, text: TextOptions) -> list[Column]:
+    kind = format_of(state.path, declared)
     if kind is None:
-        raise InvalidParameter(f"option format is required: {files[0].path} has none of the known extensions")
+        raise InvalidParameter(f"option format is required: {state.path} has none of the known extensions")
     if kind == "avro":
-        with opened_avro(files[0]) as avro:
+        with opened_avro(state) as avro:
             return columns_of(avro.schema)
     if kind == "parquet":
-        with opened_parquet(files[0]) as file:
+        with opened_parquet(state) as file:
             schema = file.schema_arrow
     else:
-        schema = _text_schema(files[0], kind, text)
+        schema = _text_schema(state, kind, text)
     return [Column(field.name, spark_type(field.type), field.nullable) for field in schema]
 
 

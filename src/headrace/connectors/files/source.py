@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from headrace.common.columns import Column
 from headrace.connectors.base import (
+    FIELD_IDS,
     Admission,
     Binding,
     Offsets,
@@ -24,7 +25,7 @@ from headrace.connectors.base import (
     common_options,
     kept_columns,
 )
-from headrace.connectors.files import infer
+from headrace.connectors.files import infer, later_columns
 from headrace.connectors.files.admission import Left
 from headrace.connectors.files.file_listing import (
     BY_ROWS,
@@ -35,7 +36,7 @@ from headrace.connectors.files.file_listing import (
     list_files,
     merge_listing,
 )
-from headrace.connectors.files.formats import FilePiece, read_piece, rows_of_file
+from headrace.connectors.files.formats import FilePiece, place_of, rows_of_file
 from headrace.connectors.files.lines import COMPRESSION, advance, align
 from headrace.connectors.files.options import SOURCE, location, replay_options
 from headrace.connectors.files.replay import ReplayRows, load_replay
@@ -60,6 +61,8 @@ class FileSource(Source):
 
     def __init__(self, options: Mapping[str, str], columns: Sequence[Column]):
         super().__init__(options, columns)
+        self._later = later_columns.came(options)
+        options = {name: value for name, value in options.items() if name != FIELD_IDS}
         found, reader = location(options), OptionReader(options)
         self.store, self.paths, self.format, self.text = found.store, found.paths, found.format, found.text
         self.on_error, self.max_rows = common_options(reader)
@@ -73,6 +76,26 @@ class FileSource(Source):
         """The columns of the first file."""
         found = location(options)
         return infer.infer_file_columns(found.store, found.paths, found.format, found.text)
+
+    @classmethod
+    def refreshes(cls, options: Mapping[str, str]) -> bool:
+        """See `Source`: the newest file."""
+        return later_columns.can_come(options)
+
+    @classmethod
+    def widens(cls, options: Mapping[str, str]) -> bool:
+        """See `Source`."""
+        return later_columns.can_come(options)
+
+    def columns_there(self, offsets: Offsets) -> list[Column]:
+        """See `Source`: those of the newest file, by name; what type one has that is known, has been declared."""
+        known = [c.name for c in self.columns]
+        there = infer.columns_of_newest(self.store, self.paths, self.format, self.text)
+        return [*self.columns, *(c for c in there if place_of(known, c.name) is None)]
+
+    def found_by(self, columns: Sequence[Column]) -> dict[str, str]:
+        """See `Source`."""
+        return later_columns.found_by(self._later, columns)
 
     def start_offsets(self) -> Offsets:
         """No file yet."""
@@ -176,7 +199,7 @@ class FileSource(Source):
             # How long its text is: it is read to its end.
             unknown = self.store.remote and is_compressed(state.path) and not self._by_rows(state)
             piece = FilePiece(state, self._format(state), entry["start"], None if unknown else entry["stop"])
-            yield from read_piece(piece, self.columns, self.text, self.schema.names)
+            yield from later_columns.read_with_nulls(piece, self.columns, self._later, self.text, self.schema.names)
 
     def _format(self, state: FileState) -> str:
         found = format_of(state.path, self.format)

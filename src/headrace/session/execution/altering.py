@@ -131,8 +131,8 @@ def _refresh_schema(context: Context, record: ObjectRecord, statement: st.AlterJ
     if not isinstance(record.content, SourceContent) or not can_widen(record):
         raise NotSupported(
             f"{statement.tag} ... REFRESH SCHEMA",
-            hint="of a source whose schema a registry has (ENCODE AVRO, PROTOBUF), of a lake's table, of a source of "
-            "several tables of PostgreSQL, and of their tables; drop others and create them again",
+            hint="of a source whose schema a registry has (ENCODE AVRO, PROTOBUF), of a lake's table, of files, of a "
+            "source of several tables of PostgreSQL, and of their tables; drop others and create them again",
         )
     return [_told(record, widen_source(context, record, None))]
 
