@@ -37,6 +37,25 @@ def test_each_row_gets_its_own(database: Database, insert: str) -> None:
     assert database.sql("SELECT count(*), count(DISTINCT id), count(DISTINCT x) FROM u").rows() == [(3, 3, 3)]
 
 
+@pytest.mark.parametrize(("kind", "different"), [("VOLATILE", 3), ("IMMUTABLE", 1)])
+def test_a_function_of_the_user_is_asked_for_each_row_if_it_is_volatile(
+    database: Database, kind: str, different: int
+) -> None:
+    database.sql(
+        "CREATE FUNCTION token(a int) RETURNS text LANGUAGE python "
+        f"{kind} AS $$\nimport uuid\ndef token(a):\n    return str(uuid.uuid4())\n$$; "
+        "CREATE TABLE called (a int, id text DEFAULT token(1))"
+    )
+    counted = "SELECT count(*), count(DISTINCT id) FROM called"
+    for insert in (
+        "INSERT INTO called (a) VALUES (1), (2), (3)",
+        "INSERT INTO called (a) SELECT g FROM generate_series(1, 3) AS g(g)",
+    ):
+        database.sql(f"DELETE FROM called; {insert}")
+        assert database.sql(counted).rows() == [(3, different)], insert
+    database.sql("DROP TABLE called; DROP FUNCTION token")
+
+
 def test_an_insert_of_no_rows_asks_for_none(database: Database) -> None:
     database.sql("DELETE FROM u")
     database.sql("INSERT INTO u (a) SELECT 1 WHERE false")

@@ -39,6 +39,7 @@ from headrace.session.system.state_relations import SCHEMA as INTERNAL
 from headrace.session.system.state_relations import StateRelation, internal_relation
 from headrace.session.system.system_lookup import system_relation
 from headrace.session.system.system_relations import SystemRelation
+from headrace.sql.binder.bound_tree import Call, everything
 from headrace.sql.binder.bound_tree import Query as Tree
 from headrace.sql.binder.moments import Times
 from headrace.sql.binder.origins import column_origins
@@ -294,6 +295,17 @@ class BoundQuery:
             return False
         self.query.bound(str, self.schema(), self._routines(), self.zone)
         return True
+
+    @property
+    def is_volatile(self) -> bool:
+        """Whether it calls what may have another value each time, as far as the binder says what it means."""
+        if not self._typed or self._emulates() or self.query.offset is None:
+            return False
+        try:
+            tree, _ = bound_query(self.query.text, self.schema(), self.query.world(self._routines(), self.zone))
+        except NotBound:
+            return False
+        return any(isinstance(part, Call) and part.volatile for part in everything(tree))
 
     def with_origins(self, columns: Sequence[ResultColumn]) -> list[ResultColumn]:
         """The query's columns, with what says which of them are columns of relations."""

@@ -107,7 +107,7 @@ class _Sink:
         self.columns = [ResultColumn(c.name, c.type) for c in targets]
         given = {c.name for c in targets}
         self.required = frozenset(c.name for c in record.columns if c.name in given and is_required(record, c))
-        refuse_of_each_row(record, left_out(record, targets), "COPY")
+        refuse_of_each_row(context, record, left_out(record, targets), "COPY")
         self._defaults = default_values(context, record, left_out(record, targets))
         self._schema = arrow_schema([Column(c.name, c.type) for c in record.columns])
         self._held: list[pa.RecordBatch] = []

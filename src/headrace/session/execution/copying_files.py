@@ -77,7 +77,7 @@ def copy_from_files(context: Context, statement: st.CopyFromFiles) -> Result:
     offsets = _everything(context, source, statement.place)
     folders.check_of_format({f for f in (format_of(path, form) for path in offsets) if f}, statement.options)
     files = ObjectRecord(0, SourceContent(), "", "files", columns=read, options=options)
-    refuse_of_each_row(record, left_out(record, columns), "COPY")
+    refuse_of_each_row(context, record, left_out(record, columns), "COPY")
     defaults = default_values(context, record, left_out(record, columns))
     ignore = record.content_as(TableContent).on_conflict == "ignore"
 

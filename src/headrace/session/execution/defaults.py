@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Final
 
 import pyarrow as pa
 
 from headrace.catalog.contents import TableContent
 from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import Column, arrow_type
-from headrace.errors import NotSupported
+from headrace.errors import HeadraceError, NotSupported
 from headrace.session.context import Context
 from headrace.session.defined import declared_zone
 from headrace.session.execution.assignment import assigned
@@ -22,9 +20,6 @@ from headrace.session.names import BoundQuery, names_of
 from headrace.session.system.asking_functions import localize
 from headrace.sql.parser import parse_query
 
-_OF_EACH_ROW: Final = re.compile(r"\b(random|gen_random_uuid)\s*\(", re.IGNORECASE)
-"""Functions that have another value for each row. Where a literal looks like a call, rows are asked for in vain."""
-
 
 def left_out(record: ObjectRecord, given: Sequence[Column]) -> list[Column]:
     """The columns of a table that are not among the given ones."""
@@ -32,15 +27,22 @@ def left_out(record: ObjectRecord, given: Sequence[Column]) -> list[Column]:
     return [column for column in record.columns if column.name not in names]
 
 
-def of_each_row(record: ObjectRecord, columns: Sequence[Column]) -> list[Column]:
-    """Those of some columns whose defaults have another value for each row."""
+def of_each_row(context: Context, record: ObjectRecord, columns: Sequence[Column]) -> list[Column]:
+    """Those of some columns whose defaults call what may have another value each time, as the binder knows it."""
     texts = record.content_as(TableContent).defaults
-    return [c for c in columns if _OF_EACH_ROW.search(texts.get(c.name, "")) is not None]
+    return [c for c in columns if "(" in texts.get(c.name, "") and _is_volatile(context, record, texts[c.name])]
 
 
-def refuse_of_each_row(record: ObjectRecord, columns: Sequence[Column], what: str) -> None:
+def _is_volatile(context: Context, record: ObjectRecord, text: str) -> bool:
+    try:
+        return _bound(context, record, [text]).is_volatile
+    except HeadraceError:  # is told by who computes it, should that be asked for
+        return False
+
+
+def refuse_of_each_row(context: Context, record: ObjectRecord, columns: Sequence[Column], what: str) -> None:
     """Raise `NotSupported` for columns that are left out where all rows get the same defaults."""
-    for column in of_each_row(record, columns):
+    for column in of_each_row(context, record, columns):
         raise NotSupported(
             f'{what} without the column "{column.name}", whose default has another value for each row',
             hint="give the column values, or fill the table by INSERT ... SELECT",
@@ -51,7 +53,7 @@ def default_values(
     context: Context, record: ObjectRecord, columns: Sequence[Column], rows: int = 1
 ) -> Mapping[str, pa.Array]:  # fmt: skip
     """The values of each of these columns that its default gives to so many rows; at least one."""
-    each = of_each_row(record, columns) if rows > 1 else []
+    each = of_each_row(context, record, columns) if rows > 1 else []
     same = _same_values(context, record, [c for c in columns if c not in each])
     found = {name: pa.repeat(value[0], max(rows, 1)) for name, value in same.items()}
     return {**found, **_values_of_rows(context, record, each, rows)} if each else found

@@ -63,7 +63,7 @@ def insert(context: Context, statement: st.Insert) -> Result:
     columns = target_columns(record, statement.columns)
     ignore, conflict = ignores(record, statement), conflict_of(record, statement)
     # Spark's tasks give all rows the same defaults; a query without a list of columns may leave any of them out.
-    alike = not of_each_row(record, left_out(record, columns) if statement.columns else record.columns)
+    alike = not of_each_row(context, record, left_out(record, columns) if statement.columns else record.columns)
 
     def run(transaction: Transaction) -> tuple[Result, Written | None]:
         if conflict is not None and conflict.updates:
