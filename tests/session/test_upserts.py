@@ -88,6 +88,14 @@ def test_the_rows_of_a_query_do_so_in_a_transaction_too(
     ("VALUES (1, 'k', 1, 1) ON CONFLICT (a, b) DO UPDATE SET n = excluded.y", "42703", "y"),
     ("VALUES (1, 'k', 1, 1) ON CONFLICT (a, b) DO UPDATE SET n = s.n", "42P01", "FROM-clause"),
     ("VALUES (1, 'k', 1, 1) ON CONFLICT (a, b) DO UPDATE SET n = 1, n = 2", "42601", "multiple"),
+    ("VALUES (1, 'k', 1, 1) ON CONFLICT (a, b) DO UPDATE SET n = excluded.n, n = t.n", "42601", "multiple"),
+    ("VALUES (1, 'k', 1, 1) ON CONFLICT (a, b) DO UPDATE SET a = excluded.a, a = t.a", "42601", "multiple"),
+    ("SELECT 1, 'k', 1, 1 ON CONFLICT (a, b) DO UPDATE SET n = excluded.n, n = t.n", "42601", "multiple"),
+    ("SELECT 1, 'k', 1, 1 WHERE false ON CONFLICT (a, b) DO UPDATE SET n = 1, n = 2", "42601", "multiple"),
+    ("SELECT 1, 'k', 1, 1 WHERE false ON CONFLICT (a, b) DO UPDATE SET n = s.n", "42P01", "FROM-clause"),
+    ("VALUES (1, 'k', 1, 1) ON CONFLICT (a, b) DO UPDATE SET n = 1 RETURNING excluded.n", "42P01", "FROM-clause"),
+    ("VALUES (1, 'k', 1, 1) RETURNING s.n", "42P01", "FROM-clause"),
+    ("AS o VALUES (1, 'k', 1, 1) ON CONFLICT (a, b) DO UPDATE SET n = 1 RETURNING t.n", "42P01", "FROM-clause"),
     ("VALUES (1, 'k', 1, 1) ON CONFLICT (a, b) DO UPDATE SET n = true", "42804", "type"),
     ("VALUES (1, 'k', 1, 1) ON CONFLICT (a) DO UPDATE SET n = 1", "42P10", "no unique"),
     ("VALUES (1, 'k', 1, 1) ON CONFLICT (a) DO NOTHING", "42P10", "no unique"),
@@ -104,6 +112,19 @@ def test_what_is_wrong_changes_nothing(client: Client, extra: str, what: str, st
     with pytest.raises(psycopg.Error) as failed:
         client.execute(f"INSERT INTO t {what}")
     assert (failed.value.sqlstate, words in str(failed.value)) == (state, True), failed.value
+    assert rows(client) == [ONE, TWO]
+
+
+@KINDS
+@pytest.mark.parametrize(("update", "state"), [
+    ("SET n = 1, n = 2 WHERE a = 1 AND b = 'k'", "42601"), ("SET n = 1, n = 2", "42601"),
+    ("SET (n, x) = (1, 2), n = 3", "42601"), ("SET n = 1 WHERE a = 1 AND b = 'k' RETURNING s.n", "42P01"),
+])  # fmt: skip
+def test_what_is_wrong_with_an_update_changes_nothing(client: Client, extra: str, update: str, state: str) -> None:
+    made(client, extra)
+    with pytest.raises(psycopg.Error) as failed:
+        client.execute(f"UPDATE t {update}")
+    assert failed.value.sqlstate == state
     assert rows(client) == [ONE, TWO]
 
 

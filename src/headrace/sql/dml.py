@@ -216,6 +216,8 @@ class Returning:
         select = exp.Select(expressions=[item.copy() for item in items], from_=exp.From(this=target_of(table, alias)))
         self._query = Query(select, statement, offset, change=QueryWanted("returning", statement))
         self.text = text
+        self.relation = alias or table.name
+        """What qualifies its columns."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Returning) and self._query == other._query

@@ -261,12 +261,7 @@ def _upsert(record: ObjectRecord, conflict: Conflict, types: list[str | None], z
             both = (*old, *excluded)
             if matches is not None and matches(both, parameters) is not True:
                 return None
-            new = list(old)
-            for i, run in assigned:
-                new[i] = run(both, parameters)
-            if None in new:
-                check_row(record, new)
-            return tuple(new)
+            return _reassigned(record, old, assigned, both, parameters)
 
         return changed
 
@@ -323,14 +318,7 @@ def _change(
             return all(part(row, parameters) is True for part in matches)
 
         def changed(row: Row) -> Row | None:
-            if assigned is None:
-                return None
-            new = list(row)
-            for i, run in assigned:
-                new[i] = run(row, parameters)
-            if None in new:
-                check_row(record, new)
-            return tuple(new)
+            return None if assigned is None else _reassigned(record, row, assigned, row, parameters)
 
         return RowOperation(record.id, (key,), change_row(key, fits, changed))
 
@@ -402,10 +390,24 @@ def _possible_key(record: ObjectRecord) -> Callable[[Key], bool]:
     return possible
 
 
+def _reassigned(
+    record: ObjectRecord, row: Row, assigned: Sequence[tuple[int, Run]], seen: Sequence[object], parameters: Values
+) -> Row:  # fmt: skip
+    """A row with the values that are assigned, which are computed of what is `seen`. Raises what it cannot hold."""
+    new = list(row)
+    for i, run in assigned:
+        new[i] = run(seen, parameters)
+    if None in new:
+        check_row(record, new)
+    return tuple(new)
+
+
 def _assigned(
     record: ObjectRecord, statement: st.Update | Conflict, scope: RowScope, at: dict[str, tuple[int, str]]
 ) -> list[tuple[int, Run]]:  # fmt: skip
     found: dict[int, Run] = {}
+    if len({a.column for a in statement.assignments}) < len(statement.assignments):
+        raise NotScalar  # the binder says that one has several
     for assignment in statement.assignments:
         value = assignment.value
         if isinstance(statement, Conflict) and keeps_key(record, statement, assignment.column, value):
@@ -413,7 +415,5 @@ def _assigned(
         if assignment.column not in at or assignment.column in record.primary_key:
             raise NotScalar
         i, kind = at[assignment.column]
-        if i in found:
-            raise NotScalar
         found[i] = _default(record, assignment.column, kind) if value is None else scope.compile_as(value.tree, kind)
     return list(found.items())

@@ -86,12 +86,14 @@ def upserted(
     batches = rows.combine_chunks().to_batches()
     if len(batches) > 1:
         raise NotSupported("ON CONFLICT DO UPDATE of rows with more than 2 GiB of text", hint="insert them in parts")
+    update = _Update(context, record, conflict)
     if not batches or not rows.num_rows:
+        update.check()
         return rows
     met = transaction.work.encounters(record.id, batches[0])
     pairs = np.flatnonzero(met.there >= 0)
     old = _table(record, met.stored.take(pa.array(met.there[pairs])))
-    changed, new = _Update(context, record, conflict).of(old, rows.take(pa.array(pairs)))
+    changed, new = update.of(old, rows.take(pa.array(pairs)))
     check_not_null(record, new)
     _check_keys_kept(record, old.take(pa.array(changed)), new)
     source = np.where(met.there < 0, np.arange(rows.num_rows), -1)
@@ -145,6 +147,10 @@ class _Update:
         self._bound = BoundQuery(localize(context, query), names_of(context))
         by_name = {c.name: c for c in record.columns}
         self._targets = [by_name[a.column] for a in conflict.assignments if a.column in by_name]
+
+    def check(self) -> None:
+        """Raise what is wrong with the clause, where there are no rows to compute it for."""
+        self._bound.spark(lambda _: "none")
 
     def of(self, old: pa.Table, excluded: pa.Table) -> tuple[Ints, pa.Table]:
         """The places of the pairs whose rows are changed, and what these become."""

@@ -96,6 +96,12 @@ def plain_items(wanted: Returning, record: ObjectRecord) -> list[tuple[str, str]
     return found or None
 
 
+def _is_own(column: exp.Column, wanted: Returning) -> bool:
+    """Whether a column is that of the changed table, by how it is qualified; the binder tells what any other is."""
+    plain = isinstance(column.this, exp.Identifier) and column.args.get("db") is None
+    return plain and column.table in ("", wanted.relation)
+
+
 def returned_items(wanted: Returning, record: ObjectRecord) -> list[tuple[str | None, str]]:
     """(column, label) of each item of a list, None for what is no column; empty for a list that is not understood."""
     text = wanted.text.strip()
@@ -111,7 +117,7 @@ def returned_items(wanted: Returning, record: ObjectRecord) -> list[tuple[str | 
         inner = item.this if isinstance(item, exp.Alias) else item
         if isinstance(inner, exp.Star) and not any(inner.args.values()):
             found += [(n, n) for n in names]
-        elif isinstance(inner, exp.Column) and inner.name in names and isinstance(inner.this, exp.Identifier):
+        elif isinstance(inner, exp.Column) and inner.name in names and _is_own(inner, wanted):
             found.append((inner.name, item.alias_or_name))
         elif isinstance(inner, exp.Column) and isinstance(inner.this, exp.Star):
             return []
