@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from headrace.catalog.contents import RoleContent, SinkContent, SourceContent
+from headrace.catalog.contents import IndexContent, RoleContent, SinkContent, SourceContent
 from headrace.catalog.records import ObjectRecord
 from headrace.catalog.state import CatalogState
 from headrace.coordinator.ddl.replacing import name_while_filled
@@ -63,11 +63,13 @@ def rename(context: Context, statement: st.AlterJob) -> Result:
 
 
 def _check_still(state: CatalogState, record: ObjectRecord) -> None:
-    """Raise `StatementError` for a table in the place of which another one is being filled, by its name."""
+    """Raise `StatementError` for a table, or an index of one, in the place of which another is being filled, by name."""
+    if isinstance(record.content, IndexContent):
+        record = state.objects[record.content.on]
     check_not_refreshed(state, record)
     if state.object_named(record.schema, name_while_filled(record)) is not None:
         raise StatementError(
-            f'"{label(record)}" is being given a primary key by another statement', sqlstate="55006",
+            f'"{label(record)}" is being changed by another statement', sqlstate="55006",
             hint="try again when that has ended",
         )  # fmt: skip
 

@@ -67,7 +67,7 @@ def _copy(
 ) -> None:  # fmt: skip
     rows = all_rows(context, table)
     if rows is None:
-        if of_each_row(other, added):
+        if of_each_row(context, other, added):
             raise NotSupported(
                 "a default that has another value for each row in a column that a large table gets",
                 hint="ADD COLUMN without it, then UPDATE",
