@@ -63,7 +63,7 @@ def rename(context: Context, statement: st.AlterJob) -> Result:
 
 
 def _check_still(state: CatalogState, record: ObjectRecord) -> None:
-    """Raise `StatementError` for a table, or an index of one, in the place of which another is being filled, by name."""
+    """Raise `StatementError` for a table, or an index of one, in whose place another is being filled, by name."""
     if isinstance(record.content, IndexContent):
         record = state.objects[record.content.on]
     check_not_refreshed(state, record)
