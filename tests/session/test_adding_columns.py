@@ -222,6 +222,8 @@ def test_columns_are_there_after_a_restart(
     with connect(tmp_path, spark=spark, settings=settings) as database:
         names = [o.name for o in database.catalog.state.objects.values()]
         assert names.count("i") == 1 and not any("$" in name for name in names)
+        database.sql("FLUSH")
+        assert database.sql("SELECT name, status FROM headrace_catalog.jobs").rows() == [("i", "running")]
         database.sql("INSERT INTO t (a) VALUES (3)")
         assert sorted(database.sql("SELECT * FROM t").rows()) == [(1, 2), (3, 2)]
         assert sorted(database.sql("SELECT * FROM v").rows()) == [(1,), (3,)]

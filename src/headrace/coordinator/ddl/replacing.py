@@ -36,7 +36,7 @@ def in_place_of(old: ObjectRecord, new: ObjectRecord, until: int) -> tuple[Objec
 
     `until` is an id above those of all objects: what was made before goes on with the columns that there were.
     """
-    content, width = new.content_as(TableContent), len(old.columns)
+    content, width = replace(new.content_as(TableContent), called=None), len(old.columns)
     wider = len(new.columns) > width
     if wider:
         content = replace(content, widths=(*content.widths, (until, width)))

@@ -67,7 +67,9 @@ def put_in_place(
     writes to that. `text` is the statement that wants it.
     """
     coordinator = context.coordinator
-    other = replace(other, name=name_while_filled(table), definition=definition_with(table, text))
+    content = replace(other.content, called=table.name)  # plans of its indexes are to be the same afterwards
+    definition = definition_with(table, text)
+    other = replace(other, name=name_while_filled(table), content=content, definition=definition)
     try:
         other = replace(other, id=coordinator.create_relation(other))
     except DuplicateTable as error:
