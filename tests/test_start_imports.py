@@ -16,6 +16,7 @@ LATER = (
     "obstore",
     "cryptography",
     "pydantic",
+    "typer",
     "psycopg",
     "pyspark.sql.connect",
     "headrace.demo",

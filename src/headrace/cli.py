@@ -12,9 +12,8 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from headrace import __version__
+from headrace.common.command_line import CommandArgument, CommandOption, Commands
 from headrace.errors import FENCED_EXIT_CODE, Fenced, HeadraceError
 
 if TYPE_CHECKING:
@@ -25,37 +24,29 @@ if TYPE_CHECKING:
     from headrace.shell.link import Link
     from headrace.shell.state_commands import StateShell
 
-app = typer.Typer(
-    name="headrace",
-    help="A streaming SQL database whose pipelines run on Apache Spark.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+app = Commands("headrace", "A streaming SQL database whose pipelines run on Apache Spark.")
+_INTERRUPTED = 130
+"""The exit code after Ctrl-C, as shells have it."""
 GARBAGE_THRESHOLD = 10_000
 """New objects after which a running server looks for cyclic garbage among them."""
-_PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 
-Host = Annotated[
-    str | None, typer.Option(help="Address of the server; else the setting host.", show_default="127.0.0.1")
-]
+Host = Annotated[str | None, CommandOption("Address of the server; else the setting host.", shown="127.0.0.1")]
 Port = Annotated[
     int | None,
-    typer.Option(help="TCP port of the server; else the setting port.", min=0, max=65535, show_default="4566"),
+    CommandOption("TCP port of the server; else the setting port.", least=0, most=65535, shown="4566"),
 ]
-Master = Annotated[str | None, typer.Option(help="Spark master URL; by default Spark runs in this process.")]
+Master = Annotated[str | None, CommandOption("Spark master URL; by default Spark runs in this process.")]
 
 State = Annotated[
     str | None,
-    typer.Option(help="Where the state lives, such as s3://bucket/prefix; by default in the data directory."),
+    CommandOption("Where the state lives, such as s3://bucket/prefix; by default in the data directory."),
 ]
 
 CatalogUrl = Annotated[
     str | None,
-    typer.Option(
+    CommandOption(
+        "Where the catalog is: sqlite:///, postgresql://, file:/// or s3://; by default in the data directory.",
         "--catalog",
-        help="Where the catalog is: sqlite:///, postgresql://, file:/// or s3://; by default in the data directory.",
     ),
 ]
 
@@ -70,8 +61,8 @@ def version() -> None:
 def serve(
     data: Annotated[
         Path | None,
-        typer.Option(
-            help="Directory that holds the database; created if it is missing. Not needed with --catalog and --state."
+        CommandOption(
+            "Directory that holds the database; created if it is missing. Not needed with --catalog and --state."
         ),
     ] = None,
     host: Host = None,
@@ -80,11 +71,11 @@ def serve(
     state: State = None,
     catalog: CatalogUrl = None,
     barrier_interval_ms: Annotated[
-        int | None, typer.Option(help="Milliseconds between two ticks.", min=10, show_default="1000")
+        int | None, CommandOption("Milliseconds between two ticks.", least=10, shown="1000")
     ] = None,
     standby: Annotated[
         bool,
-        typer.Option("--standby", help="Serve reads of what another server does, and take over when that one is gone."),
+        CommandOption("Serve reads of what another server does, and take over when that one is gone.", "--standby"),
     ] = False,
 ) -> None:
     """Serve a database over the PostgreSQL protocol until SIGTERM or Ctrl-C."""
@@ -205,7 +196,7 @@ def _webhooks(instance: Instance, certificates: Certificates | None) -> Abstract
 
 @app.command()
 def prepare(
-    missing: Annotated[bool, typer.Option("--missing", help="Only if there is no such archive.")] = False,
+    missing: Annotated[bool, CommandOption("Only if there is no such archive.", "--missing")] = False,
 ) -> None:
     """Make later starts faster: keep what Java has to load for Spark in an archive in the user's cache."""
     _require_java()
@@ -220,14 +211,14 @@ def prepare(
 @app.command()
 def sql(
     data: Annotated[
-        Path | None, typer.Option(help="Open the database in this directory instead of connecting to a server.")
+        Path | None, CommandOption("Open the database in this directory instead of connecting to a server.")
     ] = None,
     host: Host = None,
     port: Port = None,
-    dbname: Annotated[str, typer.Option("--dbname", "-d", help="Database to connect to.")] = "dev",
-    user: Annotated[str, typer.Option("--user", "-U", help="User to connect as.")] = "root",
-    command: Annotated[str | None, typer.Option("--command", "-c", help="Run this and leave.")] = None,
-    file: Annotated[Path | None, typer.Option("--file", "-f", help="Run this file and leave; - is stdin.")] = None,
+    dbname: Annotated[str, CommandOption("Database to connect to.", "--dbname", "-d")] = "dev",
+    user: Annotated[str, CommandOption("User to connect as.", "--user", "-U")] = "root",
+    command: Annotated[str | None, CommandOption("Run this and leave.", "--command", "-c")] = None,
+    file: Annotated[Path | None, CommandOption("Run this file and leave; - is stdin.", "--file", "-f")] = None,
     master: Master = None,
     state: State = None,
     catalog: CatalogUrl = None,
@@ -249,7 +240,7 @@ def sql(
         client = connect(settings.host, settings.port, user=user, dbname=dbname)
         good = _run_sql(RemoteLink(client), dbname, command, file)
     if not good:
-        raise typer.Exit(1)
+        sys.exit(1)
 
 
 def _run_sql(link: Link, dbname: str, command: str | None, file: Path | None) -> bool:
@@ -280,15 +271,13 @@ def _script(file: Path | None) -> str:
 
 @app.command()
 def run(
-    file: Annotated[Path, typer.Argument(help="The pipeline: a Python file with decorated functions.")],
-    data: Annotated[
-        Path | None, typer.Option(help="Directory that holds the database; created if it is missing.")
-    ] = None,
+    file: Annotated[Path, CommandArgument("The pipeline: a Python file with decorated functions.")],
+    data: Annotated[Path | None, CommandOption("Directory that holds the database; created if it is missing.")] = None,
     url: Annotated[
-        str | None, typer.Option(help="Use a running server: postgresql://user@host:port/db. Definitions must be SQL.")
+        str | None, CommandOption("Use a running server: postgresql://user@host:port/db. Definitions must be SQL.")
     ] = None,
-    once: Annotated[bool, typer.Option("--once", help="Leave when all input there is has been taken in.")] = False,
-    replace: Annotated[bool, typer.Option("--replace", help="Drop and make again what is defined otherwise.")] = False,
+    once: Annotated[bool, CommandOption("Leave when all input there is has been taken in.", "--once")] = False,
+    replace: Annotated[bool, CommandOption("Drop and make again what is defined otherwise.", "--replace")] = False,
     master: Master = None,
 ) -> None:
     """Create what a pipeline file defines, in the order of its dependencies, and keep it up to date until Ctrl-C."""
@@ -319,18 +308,17 @@ def run(
         raise database.coordinator.failure
 
 
-@app.command(context_settings=_PASS_ON)
-def demo(context: typer.Context) -> None:
+@app.command(passes_on=True)
+def demo(arguments: list[str]) -> None:
     """Run a demonstration; `headrace demo --help` lists what there is."""
     _require_java()
     from headrace.demo import main as run_demo
 
-    raise typer.Exit(run_demo(context.args) or 0)
+    sys.exit(run_demo(arguments) or 0)
 
 
-state_app = typer.Typer(name="state", help="Look into the state of a database, served or not.", no_args_is_help=True)
-app.add_typer(state_app)
-StateData = Annotated[Path, typer.Option("--data", help="Directory that holds the database.")]
+state_app = app.group("state", "Look into the state of a database, served or not.")
+StateData = Annotated[Path, CommandOption("Directory that holds the database.", "--data")]
 
 
 def _state(data: Path, url: str | None, catalog: str | None) -> StateShell:
@@ -347,10 +335,10 @@ def state_ls(data: StateData, state: State = None, catalog: CatalogUrl = None) -
 
 @state_app.command("show")
 def state_show(
-    table: Annotated[str, typer.Argument(help="Name or id of a state table, as ls prints it.")],
+    table: Annotated[str, CommandArgument("Name or id of a state table, as ls prints it.")],
     data: StateData,
-    rows: Annotated[bool, typer.Option("--rows", help="Print its rows instead of its runs.")] = False,
-    epoch: Annotated[int | None, typer.Option(help="Print its rows as of this epoch.", min=0)] = None,
+    rows: Annotated[bool, CommandOption("Print its rows instead of its runs.", "--rows")] = False,
+    epoch: Annotated[int | None, CommandOption("Print its rows as of this epoch.", least=0)] = None,
     state: State = None,
     catalog: CatalogUrl = None,
 ) -> None:
@@ -362,13 +350,13 @@ def state_show(
 def state_verify(data: StateData, state: State = None, catalog: CatalogUrl = None) -> None:
     """Read all of the state and check it; exit code 1 if anything is wrong."""
     if not _state(data, state, catalog).verify():
-        raise typer.Exit(1)
+        sys.exit(1)
 
 
 @state_app.command("gc")
 def state_gc(
     data: StateData,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be deleted.")] = False,
+    dry_run: Annotated[bool, CommandOption("Only say what would be deleted.", "--dry-run")] = False,
     state: State = None,
     catalog: CatalogUrl = None,
 ) -> None:
@@ -376,10 +364,9 @@ def state_gc(
     _state(data, state, catalog).collect(dry_run=dry_run)
 
 
-catalog_app = typer.Typer(name="catalog", help="Look into the catalog of a database, or move it.", no_args_is_help=True)
-app.add_typer(catalog_app)
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace another catalog that is in use there.")]
+catalog_app = app.group("catalog", "Look into the catalog of a database, or move it.")
+DryRun = Annotated[bool, CommandOption("Only say what would be done.", "--dry-run")]
+Overwrite = Annotated[bool, CommandOption("Replace another catalog that is in use there.", "--overwrite")]
 
 
 def _catalog(data: Path, url: str | None) -> CatalogShell:
@@ -392,7 +379,7 @@ def _catalog(data: Path, url: str | None) -> CatalogShell:
 def catalog_status(data: StateData, catalog: CatalogUrl = None) -> None:
     """Print which places the catalog is and was in, and what they say; exit code 1 if none is in use."""
     if not _catalog(data, catalog).status():
-        raise typer.Exit(1)
+        sys.exit(1)
 
 
 @catalog_app.command("dump")
@@ -405,13 +392,13 @@ def catalog_dump(data: StateData, catalog: CatalogUrl = None) -> None:
 def catalog_verify(data: StateData, catalog: CatalogUrl = None) -> None:
     """Read all of the catalog and check it; exit code 1 if anything is wrong."""
     if not _catalog(data, catalog).verify():
-        raise typer.Exit(1)
+        sys.exit(1)
 
 
 @catalog_app.command("migrate")
 def catalog_migrate(
     data: StateData,
-    to: Annotated[str, typer.Option(help="Where to: sqlite:///, postgresql://, file:/// or s3://.")],
+    to: Annotated[str, CommandOption("Where to: sqlite:///, postgresql://, file:/// or s3://.")],
     catalog: CatalogUrl = None,
     dry_run: DryRun = False,
     overwrite: Overwrite = False,
@@ -427,7 +414,7 @@ def catalog_rollback(
     dry_run: DryRun = False,
     overwrite: Overwrite = False,
     force: Annotated[
-        bool, typer.Option("--force", help="Use what was left there, though what was done since is lost.")
+        bool, CommandOption("Use what was left there, though what was done since is lost.", "--force")
     ] = False,
 ) -> None:
     """Move the catalog back to the place that it has left: that in --data, or --catalog."""
@@ -438,8 +425,8 @@ def catalog_rollback(
 def catalog_takeover(
     host: Host = None,
     port: Port = None,
-    user: Annotated[str, typer.Option("--user", "-U", help="User to connect as.")] = "root",
-    wait_s: Annotated[int, typer.Option(help="Seconds to wait until it has taken over.", min=1)] = 60,
+    user: Annotated[str, CommandOption("User to connect as.", "--user", "-U")] = "root",
+    wait_s: Annotated[int, CommandOption("Seconds to wait until it has taken over.", least=1)] = 60,
 ) -> None:
     """Let the standby at --host and --port take over from the active server, which is shut out; exit code 1 if not."""
     from headrace.shell.connecting import connect
@@ -523,7 +510,14 @@ def main() -> None:
     the database over.
     """
     try:
-        app()
+        app.run()
+        sys.stdout.flush()
+        sys.exit(0)
+    except KeyboardInterrupt:
+        sys.exit(_INTERRUPTED)
+    except BrokenPipeError:  # whoever reads has seen enough: nothing is left to be told
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
     except HeadraceError as error:
         hint = f"; {error.hint}" if error.hint else ""
         detail = f"\n{error.detail}" if error.detail else ""

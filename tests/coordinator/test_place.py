@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import shutil
 import threading
@@ -9,7 +11,6 @@ from pathlib import Path
 
 import pytest
 from fake_database import Database
-from typer.testing import CliRunner
 
 from headrace.catalog.catalog import Catalog, read_config
 from headrace.catalog.contents import TableContent
@@ -33,10 +34,21 @@ def opened(data: Path, **given: object) -> tuple[Catalog, Settings, list[str]]:
     return catalog, found, told
 
 
+def ended(*arguments: object) -> tuple[int, str]:
+    """The exit code of a command and what it prints."""
+    code, printed = 0, io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        try:
+            app.run([*map(str, arguments)])
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else 1
+    return code, printed.getvalue()
+
+
 def run(*arguments: object) -> str:
-    done = CliRunner().invoke(app, [*map(str, arguments)], catch_exceptions=False)
-    assert done.exit_code == 0, done.output
-    return done.output
+    code, printed = ended(*arguments)
+    assert code == 0, printed
+    return printed
 
 
 def test_configuration_moves_the_catalog_and_the_old_place_follows(tmp_path: Path) -> None:
@@ -164,8 +176,8 @@ def test_a_shadow_by_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     catalog.transact([Put(SettingRecord("b", "2"))])
     catalog.close()
     monkeypatch.setenv("HEADRACE_CATALOG_SHADOW", url)
-    done = CliRunner().invoke(app, ["catalog", "verify", "--data", str(tmp_path / "data")])
-    assert done.exit_code == 1 and "WRONG: setting/b: " in done.output
+    code, printed = ended("catalog", "verify", "--data", tmp_path / "data")
+    assert code == 1 and "WRONG: setting/b: " in printed
     # At the next start with it the shadow gets what it has missed.
     catalog, _, told = opened(tmp_path / "data", catalog_shadow=url)
     catalog.close()
@@ -181,8 +193,8 @@ def test_verify_finds_what_is_wrong(tmp_path: Path) -> None:
 
     catalog._store.append(Writes(puts=(row,)), catalog.sequence)
     catalog.close()
-    done = CliRunner().invoke(app, ["catalog", "verify", "--data", str(tmp_path)])
-    assert done.exit_code == 1 and "WRONG: job 7 is of an object that does not exist" in done.output
+    code, printed = ended("catalog", "verify", "--data", tmp_path)
+    assert code == 1 and "WRONG: job 7 is of an object that does not exist" in printed
 
 
 def test_the_other_place_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,9 +206,9 @@ def test_the_other_place_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     (tmp_path / "log").rename(tmp_path / "gone")
     with pytest.raises(OperationalError):
         opened(data)
-    done = CliRunner().invoke(app, ["catalog", "rollback", "--data", str(data)])
-    assert done.exit_code == 1 and isinstance(done.exception, OperationalError)
-    assert CliRunner().invoke(app, ["catalog", "status", "--data", str(data)]).exit_code == 1
+    with pytest.raises(OperationalError):
+        run("catalog", "rollback", "--data", data)
+    assert ended("catalog", "status", "--data", data)[0] == 1
     assert "is lost" in run("catalog", "rollback", "--data", data, "--force")
     catalog, _, _ = opened(data)
     catalog.transact([Delete("setting", LOCATION)])

@@ -3,6 +3,7 @@
 absent.py          packages that are left out of a process
 ambiguity.py       whether a regular expression can be matched in one way only
 clock.py           time as a dependency: the real clock, and one that tests move by hand
+command_line.py    commands that are functions with annotated parameters
 columns.py         columns, Spark's type strings, and Arrow's types for them
 epoch.py           epochs: the database's logical time, an int64 that only grows
 faults.py          named fault points, where tests crash, fail, hang or delay the code
