@@ -237,6 +237,8 @@ class SerializationFailure(TransactionError):
     """Another transaction has changed what this one has read: it can be run again."""
 
     sqlstate = "40001"
+    relation: int | None = None
+    """The id of the table whose rows were changed, where one is known."""
 
 
 class ReadOnlyTransaction(TransactionError):

@@ -154,6 +154,45 @@ def test_a_read_only_transaction(server: ServerThread, database: Database, table
     assert content(database, table) == [(1, 3), (2, 2)]
 
 
+def refused(own: Connection, other: Connection, table: str) -> None:
+    """Let a session's transaction be refused because of another one."""
+    own.execute("BEGIN")
+    own.execute(f"UPDATE {table} SET n = n + 1 WHERE id = 1")
+    other.execute(f"UPDATE {table} SET n = n + 1 WHERE id = 1")
+    with pytest.raises(psycopg.errors.SerializationFailure):
+        own.execute("COMMIT")
+
+
+@pytest.mark.parametrize("idle", ["sleeps", "dies"])
+def test_who_was_refused_waits_for_nobody_who_does_nothing(
+    server: ServerThread, database: Database, table: str, idle: str
+) -> None:
+    """The turn of a client that does nothing is over by itself; a session that is quick again afterwards is so."""
+    with connect(server) as first, connect(server) as second, connect(server) as other:
+        for one in (first, second):
+            refused(one, other, table)
+        first.execute("BEGIN")
+        if idle == "dies":
+            first.close()
+        second.execute("BEGIN")
+        second.execute(f"UPDATE {table} SET n = 0 WHERE id = 1")
+        second.execute("COMMIT")
+    assert content(database, table)[0] == (1, 0)
+
+
+def test_who_was_refused_may_go_on_otherwise(server: ServerThread, database: Database, table: str) -> None:
+    with connect(server) as own, connect(server) as other:
+        refused(own, other, table)
+        own.execute(f"UPDATE {table} SET n = 7 WHERE id = 1; SELECT 1")
+        refused(own, other, table)
+        own.execute("BEGIN READ ONLY")
+        assert own.execute(f"SELECT n FROM {table} WHERE id = 1").fetchone() == (8,)
+        own.execute("COMMIT")
+        refused(own, other, table)
+        own.execute(f"INSERT INTO {table} VALUES (5, 5)")
+    assert content(database, table)[0] == (1, 9)
+
+
 def test_rollback_to_after_an_error(server: ServerThread, database: Database, table: str) -> None:
     with connect(server) as c:
         c.execute("BEGIN")

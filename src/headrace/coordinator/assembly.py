@@ -33,6 +33,7 @@ from headrace.coordinator.upkeep.owner import Owner
 from headrace.coordinator.upkeep.retention import Retention
 from headrace.coordinator.upkeep.vacuum import Vacuum
 from headrace.coordinator.writes.handing import Handing
+from headrace.coordinator.writes.turn_taking import TurnTaking
 from headrace.coordinator.writes.writer import Writer
 from headrace.dataflow.kept_plans import PlanFiles
 from headrace.plan.planner import Planner
@@ -83,6 +84,7 @@ class Assembly:
         self.writer = Writer(
             live, storage, runtime, core.capacity.memory, core.accounts.totals, self.maintenance.request
         )
+        self.turns = TurnTaking(runtime.clock)
         self.compactor.merged = self.writer.tables.merged
         core.hand_over = Handing(storage, live.epochs, runtime, self.writer).prepared
         self.status = Status(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from typing import TypeVar
 
@@ -467,6 +467,13 @@ class Coordinator:
     def begin(self) -> WriteTransaction:
         """A transaction that reads one snapshot and writes at one epoch; whoever has it closes it."""
         return WriteTransaction(self._core.live, self._core.storage, self._parts.writer)
+
+    def turn(self, tables: Collection[int], check: Callable[[], None]) -> AbstractContextManager[None]:
+        """A turn over tables for who was refused over them: waits for those who have asked before, for a while each.
+
+        `check` raises if nobody waits any more.
+        """
+        return self._parts.turns.turn(tables, check)
 
     @contextmanager
     def transaction(

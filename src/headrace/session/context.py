@@ -195,6 +195,8 @@ class Context:
         """The transaction of the statement that runs, if that writes: the open one, or one of its own."""
         self.asked_us = _now_us()
         """When the client has asked for what runs, in microseconds since 1970: that of all statements of a text."""
+        self.refused_over: frozenset[int] = frozenset()
+        """The tables over which its last transaction was refused: the next one waits for its turn."""
         self.conflicted_at = 0
         """The epoch of the newest change that was in the way of a transaction of the session."""
         self.last_write = 0

@@ -39,6 +39,10 @@ class StatementRunner(Protocol):
         """Whether statements may be started without waiting for them."""
         ...
 
+    def starts_at_once(self, statement: st.Statement) -> bool:
+        """Whether a statement without a plan may be started so."""
+        ...
+
     @property
     def finds_quickly(self) -> bool:
         """Whether an open transaction finds single rows without waiting for a store across the network."""
@@ -122,7 +126,7 @@ class PreparedStatement:
         """See `Quick`."""
         runner, plan = self._runner, self._plan
         if plan is None:
-            return runner.starts_quickly and handler_of(self._statement).start is not None
+            return runner.starts_at_once(self._statement)
         return runner.starts_quickly and runner.finds_quickly and self._holds(plan)
 
     def start(self, parameters: Sequence[str | None]) -> Result | Pending | None:

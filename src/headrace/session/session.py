@@ -340,6 +340,11 @@ class Session:
             self._quickly = variables.version, not limited and not variables.is_on("rw_implicit_flush")
         return self._quickly[1]
 
+    def starts_at_once(self, statement: st.Statement) -> bool:
+        """Whether a statement without a plan may be started so. A transaction may have to wait for its turn."""
+        waits = isinstance(statement, st.Begin) and bool(self.context.refused_over)
+        return not waits and self.starts_quickly and handler_of(statement).start is not None
+
     @property
     def finds_quickly(self) -> bool:
         """Whether an open transaction finds single rows without waiting for a store across the network."""
@@ -363,7 +368,7 @@ class Session:
             return None
         statement = bracket(sql)
         if statement is not None:
-            return self.start_bracket(statement)
+            return self.start_bracket(statement) if self.starts_at_once(statement) else None
         known = self._texts.find(sql)
         return None if known is None else known[0].start(known[1])
 
@@ -377,7 +382,10 @@ class Session:
 
     def knows_text(self, sql: str) -> bool:
         """Whether `start_text` starts a text, without blocking whoever calls it."""
-        return self.starts_quickly and (bracket(sql) is not None or self._texts.find(sql) is not None)
+        statement = bracket(sql)
+        if statement is not None:
+            return self.starts_at_once(statement)
+        return self.starts_quickly and self._texts.find(sql) is not None
 
     def start_bracket(self, statement: st.Statement) -> Result | Pending:
         """The same for one that is parsed already."""

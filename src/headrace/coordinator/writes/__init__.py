@@ -11,6 +11,7 @@ holds.py         what a transaction holds until its end
 group.py         what one group commit makes of the tables that it touches. Pure, apart from look-ups
 stored.py        rows as they were before a group: newest runs, pinned, and look-ups in them
 row_cache.py     the newest rows by primary key, as far as they were looked up or written lately
+turn_taking.py   waits for a turn, before a transaction, where the one before was refused
 gates.py         tables that a statement keeps for itself until it has committed
 table_rows.py    layouts, the newest rows by key, and what has changed when
 writer.py        takes what waits, in groups; gates; who leads

@@ -9,6 +9,7 @@ from typing import Protocol, TypeAlias
 import pyarrow as pa
 
 from headrace.common.lazy_dataclass import dataclass
+from headrace.coordinator.decide.relation import RelationState
 from headrace.coordinator.writes.gates import Gate
 from headrace.coordinator.writes.group import TableGroup
 from headrace.coordinator.writes.history import ReadSet, WriteHistory, touches
@@ -198,15 +199,17 @@ class TransactionCommit:
         if conflict is None:
             conflict = touches(self.reads, changed)
         if conflict is not None:
-            raise serialization_failure(context.table(conflict).relation.name)
+            raise serialization_failure(context.table(conflict).relation)
 
 
-def serialization_failure(name: str) -> SerializationFailure:
-    """What a transaction is told whose reads are not true any more."""
-    return SerializationFailure(
-        f'could not serialize access: rows of "{name}" that the transaction has read were changed by another one',
+def serialization_failure(table: RelationState) -> SerializationFailure:
+    """What a transaction is told whose reads of a table are not true any more."""
+    found = SerializationFailure(
+        f'could not serialize access: rows of "{table.name}" that the transaction has read were changed by another one',
         hint="run the transaction again from its beginning",
     )
+    found.relation = table.id
+    return found
 
 
 def _apply_change(table: TableGroup, change: TableChange) -> WriteResult:

@@ -159,7 +159,7 @@ class TableRows:
             return
         for row in found.values():
             if self.history.key_changed(relation.id, row.k, since):
-                raise serialization_failure(relation.name)
+                raise serialization_failure(relation)
 
     def looked_up(
         self, i: int, layout: RowLayout, refs: Sequence[RunRef], keys: Sequence[Key], as_of: int | None = None

@@ -25,6 +25,9 @@ def opened(
     """A new transaction of a session. Nobody else writes to the tables that are `gated` until it is closed."""
     held, began_us = Holds(), context.asked_us
     at_least = max(context.last_write, context.conflicted_at)
+    refused_over, context.refused_over = context.refused_over, frozenset()
+    if refused_over and not (read_only or implicit):
+        held.enter_context(context.coordinator.turn(refused_over, context.check))
     if not gated:
         work = context.coordinator.begin()
         held.callback(work.close)
@@ -99,6 +102,8 @@ def explained(
     """
     if transaction is None:
         return error
+    if error.relation is not None:
+        context.refused_over |= {error.relation}
     context.conflicted_at = max(context.conflicted_at, context.coordinator.tables.last_change(transaction.work.tables))
     if transaction.behind is None or error.detail is not None:
         return error

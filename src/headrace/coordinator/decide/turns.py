@@ -1,0 +1,72 @@
+"""Who goes first of transactions that have been refused over the same tables: each by its turn, not all at once.
+
+A transaction that is refused is run again from its beginning. Where many want the same rows they refuse each other
+again and again, and each refused run costs as much as one that commits. So who has been refused over a table asks for a
+turn before its next transaction, and waits for those who have asked before. Who has not been refused asks for none.
+
+Nobody waits for long: a turn lasts `LASTS_S` from when it has come, whether its transaction has ended or not, so a
+client that does nothing, or is gone, holds up each of the others for no longer. A turn is asked for all tables at once
+and before the transaction holds anything, and waits for those only that were asked for before: there is no circle.
+Pure: times are given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import field
+from typing import Final
+
+from headrace.common.lazy_dataclass import dataclass
+
+LASTS_S: Final = 0.5
+"""How long a turn lasts at most."""
+
+
+@dataclass(eq=False)
+class Turn:
+    """A transaction's place among those that want the same tables."""
+
+    tables: frozenset[int]
+    since_s: float | None = None
+    """When it has come; None while it waits."""
+
+    def blocks(self, other: Turn, now_s: float) -> bool:
+        """Whether one that was asked for later has to wait for it."""
+        over = self.since_s is not None and now_s >= self.since_s + LASTS_S
+        return not over and not self.tables.isdisjoint(other.tables)
+
+
+@dataclass
+class Turns:
+    """All turns that have been asked for and have not ended, in this order. Not thread-safe."""
+
+    _all: list[Turn] = field(default_factory=list)
+
+    def ask(self, tables: Collection[int]) -> Turn:
+        """Ask for a turn over some tables."""
+        turn = Turn(frozenset(tables))
+        self._all.append(turn)
+        return turn
+
+    def has_come(self, turn: Turn, now_s: float) -> bool:
+        """Whether its transaction may begin; from then on it lasts."""
+        if turn.since_s is None and not any(t.blocks(turn, now_s) for t in self._before(turn)):
+            turn.since_s = now_s
+        return turn.since_s is not None
+
+    def left_s(self, turn: Turn, now_s: float) -> float | None:
+        """After how long it is worth asking again, unless another one ends before; None where only that can help."""
+        known = [t.since_s for t in self._before(turn) if t.blocks(turn, now_s) and t.since_s is not None]
+        return min((since + LASTS_S - now_s for since in known), default=None)
+
+    def end(self, turn: Turn) -> None:
+        """Its transaction has ended, or waits no more; harmless when repeated."""
+        if turn in self._all:
+            self._all.remove(turn)
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(self._all)
+
+    def _before(self, turn: Turn) -> list[Turn]:
+        return self._all[: self._all.index(turn)]
