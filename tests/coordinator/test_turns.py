@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from headrace.common.clock import SystemClock
-from headrace.coordinator.decide.turns import LASTS_S, Turn, Turns
+from headrace.coordinator.decide.retry_turns import LASTS_S, Turn, Turns
 from headrace.coordinator.writes.turn_taking import TurnTaking
 from support import eventually
 

@@ -26,7 +26,7 @@ automatic.py     which indexes the system makes for a group
 former.py        tables that got columns: what goes on for those that read the one before
 widths.py        sources that get columns: who reads them in which width
 unused.py        what the system looks after, and lets go of once nothing uses it
-turns.py         whose turn it is of transactions that were refused over the same tables
+retry_turns.py  whose turn it is of transactions that were refused over the same tables
 lease.py         what the active server's lease says, and when it has run out
 view_options.py  options of a job, as `WITH` and `ALTER ... SET` give them
 """

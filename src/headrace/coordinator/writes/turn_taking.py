@@ -1,4 +1,4 @@
-"""Waiting for a turn: see `coordinator/decide/turns.py`."""
+"""Waiting for a turn: see `coordinator/decide/retry_turns.py`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from headrace.common.clock import Clock
-from headrace.coordinator.decide.turns import Turns
+from headrace.coordinator.decide.retry_turns import Turns
 
 CHECK_S: Final = 0.1
 """How often it is asked whether anybody waits still."""
