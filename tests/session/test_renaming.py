@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -179,6 +180,53 @@ def test_a_view_that_is_created_meanwhile(database: Database, monkeypatch: pytes
     assert error.sqlstate == "55000" and "renamed" in error.message
     assert all(o.name != "om" for o in database.catalog.state.objects.values())
     database.sql("DROP TABLE r")
+
+
+def test_names_that_change_while_others_read_and_write(database: Database) -> None:
+    """Two tables change names to and fro: a view over one never shows the other, nobody fails but by a name."""
+    database.sql(
+        "CREATE TABLE one (k int PRIMARY KEY, v int); CREATE TABLE two (k int PRIMARY KEY, v int); "
+        "INSERT INTO one VALUES (1, 0); INSERT INTO two VALUES (2, 0); CREATE VIEW of_one AS SELECT one.k FROM one; "
+        "CREATE MATERIALIZED VIEW m_one AS SELECT k, count(*) AS n FROM one GROUP BY k"
+    )
+    stop, failures = threading.Event(), list[BaseException]()
+
+    def client(*statements: str) -> None:
+        try:
+            with closing(database.session()) as session:
+                while not stop.is_set():
+                    for text in statements:
+                        try:
+                            found = run(session, text)
+                        except HeadraceError as error:
+                            assert error.sqlstate in ("42P01", "40001"), (text, error.sqlstate, error.message)
+                        else:
+                            assert "of_one" not in text or found == [(1,)], found
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [
+        threading.Thread(target=client, args=statements)
+        for statements in (
+            ("SELECT k FROM of_one", "SELECT k FROM of_one WHERE k < 10"),
+            ("UPDATE one SET v = v + 1 WHERE k = 1", "UPDATE two SET v = v + 1 WHERE k = 2", "SELECT k, v FROM one"),
+        )
+    ]
+    for thread in threads:
+        thread.start()
+    for _ in range(8):
+        database.sql(
+            "ALTER TABLE one RENAME TO aside; ALTER TABLE two RENAME TO one; ALTER TABLE aside RENAME TO two; "
+            "ALTER TABLE two RENAME TO aside; ALTER TABLE one RENAME TO two; ALTER TABLE aside RENAME TO one"
+        )
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert not failures, failures
+    assert rows(database, "SELECT k FROM of_one") == rows(database, "SELECT k FROM m_one") == [(1,)]
+    assert rows(database, "SELECT k FROM one") == [(1,)] and rows(database, "SELECT k FROM two") == [(2,)]
+    assert definition(database, "of_one") == "CREATE VIEW of_one AS SELECT one.k FROM one AS one"
+    database.sql("DROP TABLE one CASCADE; DROP TABLE two")
 
 
 def test_automatic_indexes_have_the_name(database: Database) -> None:

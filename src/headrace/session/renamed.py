@@ -16,6 +16,7 @@ from headrace.catalog.contents import (
     Content,
     IndexContent,
     MaterializedViewContent,
+    SchemaContent,
     SinkContent,
     SourceContent,
     ViewContent,
@@ -155,7 +156,7 @@ class _Naming:
             found = self.state.object_named(schema, name.name)
             if now and schema == self.record.schema and name.name in (self.name, self.record.name):
                 found = self.record if name.name == self.name else None
-            if found is not None and found.content.kind != "schema":
+            if found is not None and not isinstance(found.content, SchemaContent):
                 return found.id
         return None
 

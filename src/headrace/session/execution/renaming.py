@@ -76,8 +76,8 @@ def _check_still(state: CatalogState, record: ObjectRecord) -> None:
 
 def _check_kind(context: Context, statement: st.AlterJob, record: ObjectRecord) -> None:
     """Raise `WrongObjectType` for another kind than the statement's; ALTER TABLE takes all that can be read by SQL."""
-    kind = statement.kind
-    if kind == "table" and record.content.relation and not isinstance(record.content, (SourceContent, SinkContent)):
+    word = statement.kind
+    if word == "table" and record.content.relation and not isinstance(record.content, (SourceContent, SinkContent)):
         return
-    if record.kind_name != kind or (kind == "materialized view" and fed.is_fed(context.catalog.state, record)):
-        raise WrongObjectType(f'"{statement.name}" is not {"an" if kind == "index" else "a"} {kind}')
+    if record.kind_name != word or (word == "materialized view" and fed.is_fed(context.catalog.state, record)):
+        raise WrongObjectType(f'"{statement.name}" is not {"an" if word == "index" else "a"} {word}')
