@@ -1,4 +1,4 @@
-"""Turns of transactions that were refused: one after another, in order, and nobody waits for ever."""
+"""RetryTurns of transactions that were refused: one after another, in order, and nobody waits for ever."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import threading
 import pytest
 
 from headrace.common.clock import SystemClock
-from headrace.coordinator.decide.retry_turns import LASTS_S, Turn, Turns
+from headrace.coordinator.decide.retry_turns import LASTS_S, RetryTurn, RetryTurns
 from headrace.coordinator.writes.turn_taking import TurnTaking
 from support import eventually
 
 
 def test_who_asked_first_goes_first() -> None:
-    turns = Turns()
+    turns = RetryTurns()
     first, second, other = turns.ask([1]), turns.ask([1, 2]), turns.ask([3])
     assert turns.has_come(first, 0.0) and not turns.has_come(second, 0.0) and turns.has_come(other, 0.0)
     assert turns.left_s(second, 0.0) == LASTS_S
@@ -27,7 +27,7 @@ def test_who_asked_first_goes_first() -> None:
 
 
 def test_a_turn_is_over_after_its_time_though_nobody_ends_it() -> None:
-    turns = Turns()
+    turns = RetryTurns()
     idle, second, third = turns.ask([1]), turns.ask([1]), turns.ask([1])
     assert turns.has_come(idle, 0.0)
     assert not turns.has_come(second, LASTS_S / 2) and turns.has_come(second, LASTS_S)
@@ -36,7 +36,7 @@ def test_a_turn_is_over_after_its_time_though_nobody_ends_it() -> None:
 
 def test_one_that_waits_itself_is_waited_for() -> None:
     """Else a later one over fewer tables would pass it again and again."""
-    turns = Turns()
+    turns = RetryTurns()
     first, both, second = turns.ask([1]), turns.ask([1, 2]), turns.ask([2])
     assert turns.has_come(first, 0.0) and not turns.has_come(second, 0.0)
     assert turns.left_s(second, 0.0) is None
@@ -48,8 +48,8 @@ def test_one_that_waits_itself_is_waited_for() -> None:
 def test_schedules(seed: int) -> None:
     """Of two over one table at most one has a turn that lasts; all turns come, each after at most so many others."""
     rng = random.Random(seed)
-    turns, now = Turns(), 0.0
-    open_ones: dict[Turn, tuple[float, int]] = {}
+    turns, now = RetryTurns(), 0.0
+    open_ones: dict[RetryTurn, tuple[float, int]] = {}
     for _ in range(300):
         now += rng.choice([0.0, 0.01, 0.2])
         action = rng.random()

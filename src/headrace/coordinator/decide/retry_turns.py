@@ -23,43 +23,43 @@ LASTS_S: Final = 0.5
 
 
 @dataclass(eq=False)
-class Turn:
+class RetryTurn:
     """A transaction's place among those that want the same tables."""
 
     tables: frozenset[int]
     since_s: float | None = None
     """When it has come; None while it waits."""
 
-    def blocks(self, other: Turn, now_s: float) -> bool:
+    def blocks(self, other: RetryTurn, now_s: float) -> bool:
         """Whether one that was asked for later has to wait for it."""
         over = self.since_s is not None and now_s >= self.since_s + LASTS_S
         return not over and not self.tables.isdisjoint(other.tables)
 
 
 @dataclass
-class Turns:
+class RetryTurns:
     """All turns that have been asked for and have not ended, in this order. Not thread-safe."""
 
-    _all: list[Turn] = field(default_factory=list)
+    _all: list[RetryTurn] = field(default_factory=list)
 
-    def ask(self, tables: Collection[int]) -> Turn:
+    def ask(self, tables: Collection[int]) -> RetryTurn:
         """Ask for a turn over some tables."""
-        turn = Turn(frozenset(tables))
+        turn = RetryTurn(frozenset(tables))
         self._all.append(turn)
         return turn
 
-    def has_come(self, turn: Turn, now_s: float) -> bool:
+    def has_come(self, turn: RetryTurn, now_s: float) -> bool:
         """Whether its transaction may begin; from then on it lasts."""
         if turn.since_s is None and not any(t.blocks(turn, now_s) for t in self._before(turn)):
             turn.since_s = now_s
         return turn.since_s is not None
 
-    def left_s(self, turn: Turn, now_s: float) -> float | None:
+    def left_s(self, turn: RetryTurn, now_s: float) -> float | None:
         """After how long it is worth asking again, unless another one ends before; None where only that can help."""
         known = [t.since_s for t in self._before(turn) if t.blocks(turn, now_s) and t.since_s is not None]
         return min((since + LASTS_S - now_s for since in known), default=None)
 
-    def end(self, turn: Turn) -> None:
+    def end(self, turn: RetryTurn) -> None:
         """Its transaction has ended, or waits no more; harmless when repeated."""
         if turn in self._all:
             self._all.remove(turn)
@@ -68,5 +68,5 @@ class Turns:
         """How many there are."""
         return len(self._all)
 
-    def _before(self, turn: Turn) -> list[Turn]:
+    def _before(self, turn: RetryTurn) -> list[RetryTurn]:
         return self._all[: self._all.index(turn)]

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from headrace.common.clock import Clock
-from headrace.coordinator.decide.retry_turns import Turns
+from headrace.coordinator.decide.retry_turns import RetryTurns
 
 CHECK_S: Final = 0.1
 """How often it is asked whether anybody waits still."""
@@ -20,7 +20,7 @@ class TurnTaking:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._changed = threading.Condition()
-        self._turns = Turns()
+        self._turns = RetryTurns()
 
     @contextmanager
     def turn(self, tables: Collection[int], check: Callable[[], None]) -> Iterator[None]:
