@@ -131,6 +131,11 @@ class Settings(Typed):
         5, "How far Spark's processes give way to the server's own where both want the processor, as nice(1) says it.",
         least=0, most=19,
     )  # fmt: skip
+    spark_start: Literal["eager", "on_demand"] = _start(
+        "eager",
+        "Whether Spark starts with the database, or once it is needed: by a view, a query, a large merge. Where its "
+        "tasks run on other machines it is always the former.",
+    )
     class_archive: bool = _start(
         True, "Whether the first start lets Java keep Spark's classes for later ones, in ~/.cache/headrace."
     )

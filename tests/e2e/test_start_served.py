@@ -15,7 +15,7 @@ from support import NEEDS_SPARK, eventually
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Server]:
-    found = Server(tmp_path)
+    found = Server(tmp_path, settings={"HEADRACE_SPARK_START": "eager"})
     yield found
     found.close()
 
@@ -66,5 +66,25 @@ def test_a_spark_that_does_not_start_is_told(tmp_path: Path) -> None:
         assert server.rows("SELECT v FROM t WHERE k = 1") == [("a",)]
         assert "Spark cannot be started" in server.log_text() and "JAVA_GATEWAY_EXITED" in server.log_text()
         assert server.stop() == 0
+    finally:
+        server.close()
+
+
+def test_spark_starts_once_it_is_needed(tmp_path: Path) -> None:
+    """Rows are written and read by a server without Java; a query, or a view that is there at a start, brings it."""
+    server = Server(tmp_path, settings={"HEADRACE_SPARK_START": "on_demand"})
+    try:
+        server.start()
+        server.execute("CREATE TABLE t (k int PRIMARY KEY, v text)", "INSERT INTO t VALUES (1, 'a'), (2, 'a')", "FLUSH")
+        assert server.rows("SELECT v FROM t WHERE k = 1") == [("a",)]
+        assert "java" not in _group(server.process_id)
+        assert server.rows(NEEDS_SPARK) == [("A", 2)]
+        assert "java" in _group(server.process_id)
+        server.execute("CREATE MATERIALIZED VIEW m AS SELECT v, count(*) AS n FROM t GROUP BY v")
+        server.kill()
+        server.start()
+        eventually(lambda: "java" in _group(server.process_id), "Java to start for the view")
+        server.execute("INSERT INTO t VALUES (3, 'b')", "FLUSH")
+        assert server.rows("SELECT v, n FROM m ORDER BY v") == [("a", 2), ("b", 1)]
     finally:
         server.close()

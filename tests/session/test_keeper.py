@@ -19,10 +19,10 @@ class Scene:
     """A keeper of sessions that are named s0, s1 ..., and its coordinator: both note what they are asked for."""
 
     def __init__(
-        self, pace: KeeperPace = QUICK, given: bool = False, coming: bool = False, held: bool = False,
+        self, pace: KeeperPace = QUICK, given: bool = False, coming: bool = False, held: bool = False, on_demand: bool = False,
         at_start: Callable[[], object] = lambda: None, at_planning: Callable[[], object] = lambda: None,
     ) -> None:  # fmt: skip
-        """`coming`: there is no session yet. `held`: a pause ends with `go_on`."""
+        """`coming`: there is no session yet; `on_demand`: nor is one started before it is needed. `held`: a pause ends with `go_on`."""
         self.said: list[str] = []
         self._held = threading.Semaphore(0) if held else None
         self.aborted: HeadraceError | None = None
@@ -33,6 +33,7 @@ class Scene:
         self.at_start = at_start
         self.at_planning = at_planning
         self._started = 0
+        self.needed = False
         self._suspended = False
         self.keeper = SparkKeeper(
             None if coming else "s0",  # type: ignore[arg-type]
@@ -43,6 +44,7 @@ class Scene:
             successor=lambda lost, start: start(),
             pause=lambda closed, seconds: self._pause(seconds),
             first=self._start if coming else None,  # type: ignore[arg-type]
+            on_demand=on_demand,
         )
         self.keeper.watch(self)  # type: ignore[arg-type]
 
@@ -60,6 +62,10 @@ class Scene:
         self._started += 1
         self.said.append(f"start s{self._started}")
         return f"s{self._started}"
+
+    def needs_spark(self) -> bool:
+        self.said.append("look")
+        return self.needed
 
     def _pause(self, seconds: float) -> None:
         self.said.append(f"pause {seconds:g}")
@@ -362,3 +368,21 @@ def test_closed_while_the_first_spark_starts(make: Make) -> None:
     may_start.set()
     scene.wait_for("start s1")
     assert scene.keeper.session is None and scene.said == ["start s1"]
+
+
+def test_spark_is_started_once_it_is_needed(make: Make) -> None:
+    """By who waits for it, or by the coordinator; what need not wait does not start it, nor does the end."""
+    idle = make(coming=True, on_demand=True)
+    idle.wait_for("look")
+    idle.keeper.wait_ready(nothing, unless=lambda: True)
+    assert {*idle.said} == {"look"} and idle.keeper.session is None
+    assert idle.keeper.close() is None
+    asked = make(KeeperPace(look_s=WAIT_S, dying_s=0.0), coming=True, on_demand=True)
+    asked.keeper.wait_ready(nothing)
+    assert asked.keeper.session == "s1" and asked.said[-3:] == ["start s1", "renew s1", "resume"]
+    busy = make(coming=True, on_demand=True)
+    busy.wait_for("look")
+    busy.needed = True
+    busy.wait_for("resume")
+    idle.wait_for("look")
+    assert {*idle.said} == {"look"}

@@ -160,6 +160,12 @@ class Coordinator:
         """Before `start`: Spark comes later, by `renew`. All that does without it need not wait for it."""
         self._core.application.suspended = SPARK_STARTS
 
+    def needs_spark(self) -> bool:
+        """Whether anything cannot go on without Spark: a job, or a large merge."""
+        live = self._core.live
+        with live.lock:
+            return bool(live.graph.jobs) or self._core.application.merge_waits
+
     def suspend(self, reason: HeadraceError) -> None:
         """Spark has ended: run no epoch until `renew`. What has been written stays readable. Harmless if repeated."""
         self._parts.operation.suspend(reason)

@@ -67,8 +67,9 @@ class Instance:
         A `standby` follows what another server does, serves reads, and takes over from it.
         """
         self.keeper = SparkKeeper(
-            spark, None if start is None else start.another, self._renew, first=None if start is None else start.first
-        )
+            spark, None if start is None else start.another, self._renew, first=None if start is None else start.first,
+            on_demand=settings.spark_start == "on_demand",
+        )  # fmt: skip
         self._start = start
         self._scratch = scratch
         self._clock = clock

@@ -46,7 +46,8 @@ class SparkKeeper:
 
     `start` makes another one like it; None where it was given from outside, so that nobody here can replace it: then
     its end is the end of the database. Without a session there will be one: `first` returns it once it is there, and
-    tries again after it has failed. `renew` moves what is made of a session to another one. `ended`, `successor` and
+    tries again after it has failed. With `on_demand` it is first called once somebody waits for Spark, or the
+    coordinator has something for it to do. `renew` moves what is made of a session to another one. `ended`, `successor` and
     `pause` are how to find out, to replace, and to wait for an event. Thread-safe.
     """
 
@@ -57,6 +58,7 @@ class SparkKeeper:
         renew: Callable[[SparkSession], None],
         *,
         first: Callable[[], SparkSession] | None = None,
+        on_demand: bool = False,
         pace: KeeperPace = _PACE,
         ended: Callable[[SparkSession, float], bool] = has_ended,
         successor: Callable[[SparkSession, Callable[[], SparkSession]], SparkSession] = successor,
@@ -78,6 +80,10 @@ class SparkKeeper:
             self._ready.set()
         self._failure: HeadraceError | None = None
         """Why the last attempt to start Spark has failed, until the next one begins."""
+        self._needed = threading.Event()
+        """Set as soon as the first session is to be started."""
+        if not on_demand:
+            self._needed.set()
         self._lost = threading.Event()
         self._closed = threading.Event()
         self._changing = threading.Lock()
@@ -91,6 +97,7 @@ class SparkKeeper:
     def close(self) -> SparkSession | None:
         """Leave it alone from now on; the session that runs, or ran last, and None if `first` has not returned."""
         self._closed.set()
+        self._needed.set()  # so that nobody waits on
         with self._changing:
             return self.session
 
@@ -115,7 +122,10 @@ class SparkKeeper:
         and none has been there yet.
         """
         since_s, told = time.monotonic(), False
-        while not unless() and not self._ready.wait(_WAIT_SLICE_S):
+        while not unless() and not self._ready.is_set():
+            self._needed.set()
+            if self._ready.wait(_WAIT_SLICE_S):
+                return
             check()
             if self._closed.is_set():
                 raise ShuttingDown("the database is closed")
@@ -162,6 +172,7 @@ class SparkKeeper:
         """Until it is closed, or Spark is lost for good."""
         assert self._coordinator is not None
         if self.session is None and self._first is not None:
+            self._await_need(self._coordinator)
             self._replace(self._first)
         while not self._closed.is_set():
             session = self.session
@@ -175,6 +186,14 @@ class SparkKeeper:
             elif self._ready.is_set():
                 with suppress(SparkLost):  # which the next look finds out, too
                     self._coordinator.plan_suspect()
+
+    def _await_need(self, coordinator: Coordinator) -> None:
+        """Return once the first session is needed, or nothing is any more."""
+        while not self._closed.is_set() and not self._needed.is_set():
+            if coordinator.needs_spark():
+                self._needed.set()
+            else:
+                self._needed.wait(self._pace.look_s)
 
     def _suspend(self) -> None:
         assert self._coordinator is not None

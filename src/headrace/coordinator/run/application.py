@@ -30,6 +30,8 @@ class Application:
         """Why no epoch runs at present: Spark is starting, or has ended and is being started again."""
         self.is_lost: Callable[[], bool] = lambda: False
         """Asked by who met `SparkLost`: whether all of Spark has ended. If so, `suspended` is set on return."""
+        self.merge_waits = False
+        """Whether there was a merge that is too large to be done without it."""
         self._unplanned: list[HeadraceError] = []
         """Why views could not be planned, each time since they last were."""
 

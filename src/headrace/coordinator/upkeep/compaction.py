@@ -174,6 +174,7 @@ class Compactor:
     def _merge(self, record: StateTableRecord, refs: list[RunRef], safe: int) -> int:
         runtime, storage = self._runtime, self._storage
         if self._application.suspended is not None and not self._is_small(refs):
+            self._application.merge_waits = True
             return 0  # it is due until Spark is there
         name = f"{record.job_id}/m{record.id}-{uuid.uuid4().hex[:16]}"
         since_s = runtime.clock.monotonic_s()
