@@ -198,7 +198,8 @@ def kafka_server(settings: Mapping[str, str] | None = None, beside: Mapping[str,
         "log.retention.check.interval.ms": "1000",
         "log.cleaner.backoff.ms": "500",
         "log.cleaner.dedupe.buffer.size": "4000000",
-        "log.segment.delete.delay.ms": "0",
+        "log.segment.delete.delay.ms": "100",  # with 0 a thread of the broker looks a thousand times a second
+        "metadata.max.idle.interval.ms": "0",  # else it writes down twice a second that nothing has happened
         "socket.listen.backlog.size": "50",
         **(settings or {}),
     }

@@ -26,6 +26,13 @@ def eventually(condition: Callable[[], object], what: str = "it to come true", t
         time.sleep(POLL_S)
 
 
+def examples(most: int) -> int:
+    """How many examples a property is tried with: all of them with `make test-all`, which looks for new ones."""
+    from hypothesis import settings
+
+    return most if settings.get_current_profile_name() == "exploring" else (most + 1) // 2
+
+
 def wait_for_line(file: int, event: int = selectors.EVENT_READ) -> bool:
     """Wait until a descriptor, of whatever number, can be read from, or written to; whether it can."""
     with selectors.DefaultSelector() as selector:

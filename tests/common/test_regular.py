@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from headrace.common.regular import Unlike, java_pattern, pattern, replacement_for
 from headrace.errors import StatementError
+from support import examples
 
 ONE_WAY = [
     "https?://[^/]+", r"-?\d+(\.\d+)?", "(foo|bar)", "a?b?", "(ab)*c", r"\d{1,3}(,\d{3})*", "[^,]*(,|$)", "(b|a*)",
@@ -133,7 +134,7 @@ _PATTERNS = st.builds(
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="its regular expressions have no possessive quantifiers")
 @given(text=_PATTERNS, over=st.lists(st.text("abc", max_size=12), min_size=5, max_size=5))
-@settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
+@settings(max_examples=examples(500), deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
 def test_nothing_that_is_given_back_would_have_been_matched(text: str, over: list[str]) -> None:
     """Matches are the same where a loop gives back what it has taken."""
     java = pattern(text).java

@@ -18,6 +18,7 @@ from headrace.connectors.kafka.avro_columns import RecordColumns
 from headrace.connectors.kafka.message_rows import RecordShape
 from headrace.errors import HeadraceError
 from schema_registry import SchemaRegistry, framed, schema_registry
+from support import examples
 
 UTC = dt.UTC
 MOMENTS = st.datetimes(dt.datetime(1, 1, 2), dt.datetime(9999, 12, 30))
@@ -118,7 +119,7 @@ def read(
     return repr(found.batch.to_pydict()), found.batch.schema, found.errors, found.error_count
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(400), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(cases(), st.sampled_from(["fail", "skip", "null"]))
 def test_columns_at_once_are_those_one_by_one(
     registry: SchemaRegistry, case: tuple[Any, list[Column], list[bytes]], on_error: str

@@ -10,6 +10,7 @@ from headrace.connectors.base import Admission
 from headrace.connectors.pacing import MAX_LAG_MS
 from headrace.connectors.sources import open_source
 from headrace.errors import InvalidParameter, SourceError
+from support import examples
 
 COLUMNS = [Column("id", "bigint"), Column("at", "timestamp")]
 T0 = datetime(2024, 1, 1, tzinfo=UTC)
@@ -83,7 +84,7 @@ def test_long_gaps_between_events_are_waited_for(tmp_path):
     assert bind(src, a, 100_000_000)[1].rows == 1
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     contents=st.lists(st.lists(st.none() | st.integers(0, 50), max_size=20), min_size=1, max_size=3),
     steps=st.lists(st.tuples(st.integers(0, 20_000), st.none() | st.integers(1, 9)), max_size=20),

@@ -24,6 +24,7 @@ from headrace.connectors.files.file_listing import list_files
 from headrace.connectors.files.formats import FilePiece, TextOptions, read_piece
 from headrace.connectors.sources import infer_columns, open_source, refreshes, widens
 from headrace.errors import InvalidParameter, SourceError
+from support import examples
 
 COLUMNS = [Column("id", "bigint", False), Column("name", "string"), Column("price", "decimal(10,2)")]
 
@@ -85,7 +86,7 @@ def all_read(src: Source) -> list[ReadBatch]:
     return batches(src, src.start_offsets(), bind(src, begun, now_ms=10**9).offsets)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     sizes=st.lists(st.integers(0, 40), min_size=1, max_size=4),
     kinds=st.lists(st.sampled_from(["csv", "json", "parquet", "csv.gz"]), min_size=4, max_size=4),
@@ -123,7 +124,7 @@ def test_any_cut_reads_everything_exactly_once(
         assert bind(src, marks[-1]).rows == 0
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     text=st.text(alphabet='",\n\r a1{}:\u00e4', max_size=60),
     kind=st.sampled_from(["csv", "json"]),

@@ -17,6 +17,7 @@ from headrace.common.columns import Column
 from headrace.connectors import json_in
 from headrace.connectors.json_in import FEW, JsonRecords, json_rows, rows_at_once, rows_one_by_one
 from headrace.connectors.parsed_values import objects_to_array
+from support import examples
 
 KINDS = ["bigint", "int", "smallint", "double", "float", "string", "boolean", "decimal(10,2)", "decimal(38,10)", "date",
          "timestamp", "timestamp_ntz"]  # fmt: skip
@@ -80,7 +81,7 @@ def a_record(rng: random.Random, columns: list[Column]) -> bytes:
     return before + b"{" + inside + b"}" + after
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=examples(600), deadline=None)
 @given(st.randoms(use_true_random=False), st.lists(st.sampled_from(KINDS), min_size=1, max_size=3), st.integers(1, 5))
 def test_many_at_once_as_one_by_one(rng: random.Random, kinds: list[str], count: int) -> None:
     columns = [Column(f"c{i}", kind) for i, kind in enumerate(kinds)]
@@ -97,7 +98,7 @@ def test_every_value_by_itself(kind: str) -> None:
             assert as_rows(json_rows([record], columns)) == one_by_one([record], columns), record
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.lists(st.binary(max_size=12), min_size=1, max_size=4))
 @example([b'{"a":1} {"a":2}', b'{"a":3}'])
 @example([b'{"a":[{}', b'{"b":1}]}'])

@@ -151,7 +151,10 @@ def test_a_broker_that_is_not_known(secured: Kafka, authority: Authority, tmp_pa
         values(source(secured, "USERS", {**given, "ssl.ca.location": str(Authority(tmp_path).file)}))
 
 
-@pytest.mark.parametrize(("mechanism", "name"), [("PLAIN", "ann"), ("SCRAM-SHA-256", "bob"), ("SCRAM-SHA-512", "bob")])
+@pytest.mark.parametrize(
+    ("mechanism", "name"),
+    [("PLAIN", "ann"), ("SCRAM-SHA-256", "bob"), pytest.param("SCRAM-SHA-512", "bob", marks=pytest.mark.soak)],
+)
 def test_users(secured: Kafka, authority: Authority, mechanism: str, name: str) -> None:
     assert values(source(secured, "USERS", user(authority, mechanism, name, f"{name}-secret"))) == [1, 2]
     with pytest.raises(SourceError, match=r"(?i)authentication") as told:

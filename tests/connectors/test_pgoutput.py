@@ -19,6 +19,7 @@ from pgoutput_by_row import Untold, changes
 from headrace.connectors.postgres.pgoutput import Decoder, Messages, RowEvents
 from headrace.connectors.postgres.unchanged import Told
 from headrace.errors import DiskFull, SourceError
+from support import examples
 
 OURS, OTHER = 77, 78
 NAMES = ["a", "id", "b", "more"]
@@ -111,7 +112,7 @@ def history(random: random.Random, length: int) -> list[tuple[int, bytes]]:
     return list(enumerate(data))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.randoms(use_true_random=False), st.integers(0, 60), st.integers(0, 60), st.integers(0, 60))
 def test_all_histories_as_one_by_one(random: random.Random, length: int, low: int, more: int) -> None:
     messages = history(random, length)

@@ -18,6 +18,7 @@ from headrace.plan.tree import WEIGHT
 from headrace.state.kernels import consolidate
 from headrace.state.run import Section, write_run
 from headrace.state.schema import RunRef, TableSchema
+from support import examples
 
 SCHEMA = TableSchema((pa.field("a", pa.int64()),), (), WEIGHT)
 OUTPUT = pa.schema([("c0", pa.int64()), ("__w", pa.int64())])
@@ -54,7 +55,7 @@ def _taken(
     return found
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(st.lists(st.lists(st.integers(1, 9), max_size=4), min_size=1, max_size=5), st.integers(1, 4), st.data())
 def test_changes(
     tmp_path_factory: pytest.TempPathFactory, inserts: list[list[int]], parallelism: int, data: st.DataObject

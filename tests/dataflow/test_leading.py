@@ -18,8 +18,9 @@ from headrace.dataflow.operators.recompute import FirstRows, RecomputeStage
 from headrace.errors import HeadraceError
 from headrace.state.kernels.order_code import OrderColumn
 from headrace.state.memory import MemoryController
+from support import examples
 
-unhurried = settings(deadline=None, max_examples=60)
+unhurried = settings(deadline=None, max_examples=examples(60))
 _ROWS = st.tuples(st.integers(0, 2), st.integers(0, 3), st.sampled_from([None, 0, 1, 2, 5]))
 _EPOCHS = st.lists(st.lists(_ROWS, max_size=9), min_size=1, max_size=5)
 

@@ -20,6 +20,7 @@ from headrace.plan.tree import WEIGHT
 from headrace.state.arrangement import Arrangement
 from headrace.state.run import Section, write_run
 from headrace.state.schema import RunRef, TableSchema
+from support import examples
 
 GAP = 5
 INPUT = pa.schema([(name, pa.int64()) for name in ("__k", "__w", "k0", "t", "v0")])
@@ -84,7 +85,7 @@ KEYS = st.one_of(st.none(), st.integers(0, 3))
 ROWS = st.lists(st.tuples(KEYS, st.integers(0, 40), st.integers(0, 1)), max_size=8)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(st.lists(st.tuples(ROWS, st.integers(0, 2**32)), min_size=1, max_size=7), st.integers(1, 4))
 def test_any_history_gives_the_sessions_of_what_is_there(steps: list[Any], hashes: int) -> None:
     """FS-21: sessions grow, merge, split and vanish; rows come several times; keys may share a hash."""
@@ -102,7 +103,7 @@ def test_any_history_gives_the_sessions_of_what_is_there(steps: list[Any], hashe
         assert sum(row["__w"] for row in sessions.stored()) == live.total()
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(st.lists(st.tuples(ROWS, st.integers(0, 12)), min_size=1, max_size=9), st.integers(1, 4))
 def test_rows_expire_with_their_session_and_nobody_misses_them(steps: list[Any], hashes: int) -> None:
     """FS-21: with a watermark the sessions stay right, and what is closed is soon gone from the state."""

@@ -44,8 +44,9 @@ from headrace.state.accumulators.extremes import Greatest, Least
 from headrace.state.accumulators.sums import SmallSum, WideSum
 from headrace.state.kernels.order_code import OrderColumn
 from headrace.state.schema import TableSchema
+from support import examples
 
-unhurried = settings(deadline=None, max_examples=60)
+unhurried = settings(deadline=None, max_examples=examples(60))
 
 
 def _bits(value: Any) -> Any:
@@ -125,7 +126,7 @@ def _valued_stage(kind: pa.DataType, weak: int, is_global: bool) -> AggregateSta
 
 
 @pytest.mark.parametrize("name", sorted(VALUES))
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(data=st.data(), weak=st.integers(1, 3), is_global=st.booleans())
 def test_extrema_and_distinct_values(name: str, data: Any, weak: int, is_global: bool) -> None:
     """Under retraction, with groups and values that share hashes, beside a plain count."""
@@ -202,7 +203,7 @@ VALUED = st.tuples(
 )
 
 
-@settings(deadline=None, max_examples=120)
+@settings(deadline=None, max_examples=examples(120))
 @given(
     st.lists(st.lists(st.tuples(VALUED, st.booleans()), max_size=10), min_size=1, max_size=5),
     st.sampled_from([1, 3, 2**31]), st.booleans(), st.integers(1, 3),
@@ -283,7 +284,7 @@ HISTORY = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 @given(HISTORY)
 def test_sums_of_doubles_are_those_of_the_rows_that_are_left(epochs: list[list[tuple[str, Any, int]]]) -> None:
     """Over the whole range of doubles and any history: what was there before leaves no trace."""

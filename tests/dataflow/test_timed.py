@@ -19,6 +19,7 @@ from headrace.dataflow.operators.timed import KeepStage, PlaceStage, TimeBound
 from headrace.plan.tree import WEIGHT
 from headrace.state.kernels import concat, consolidate
 from headrace.state.schema import TableSchema
+from support import examples
 
 I64 = pa.int64()
 SCHEMA = TableSchema((pa.field("due", I64),), (pa.field("leaves", I64), pa.field("v0", I64)), WEIGHT)
@@ -86,7 +87,7 @@ ROWS = st.tuples(st.integers(0, 4), st.integers(0, 12), st.integers(0, 12))
 STEPS = st.lists(st.tuples(st.integers(0, 4), st.lists(st.tuples(ROWS, st.booleans()), max_size=5)), max_size=8)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(STEPS, st.integers(1, 3))
 def test_what_passes_at_each_moment(steps: list[tuple[int, list[Any]]], parallelism: int) -> None:
     task, view, ms = TimedTask(parallelism), Counter[int](), 0

@@ -17,6 +17,7 @@ from headrace.plan.tree import WEIGHT
 from headrace.state.arrangement import Arrangement, slice_bounds, slice_of
 from headrace.state.run import Section, write_run
 from headrace.state.schema import RunRef, TableSchema
+from support import examples
 
 SCHEMA = TableSchema((pa.field("c0", pa.int64()), pa.field("c1", pa.int64())), (), WEIGHT, "c0")
 INPUT = pa.schema([(name, pa.int64()) for name in ("__k", "__w", "c0", "c1", "__i")])
@@ -70,7 +71,7 @@ STEP = st.tuples(
 )  # fmt: skip
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(st.lists(STEP, max_size=8), st.integers(1, 3))
 def test_every_row_comes_out_once_when_it_is_passed(steps: list[Any], parallelism: int) -> None:
     """FS-21: rows that are taken back before never come out; a watermark that rises alone closes, too."""

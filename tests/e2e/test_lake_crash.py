@@ -24,7 +24,8 @@ def check(server: Server, lake: Lake) -> None:
 
 
 @pytest.mark.timeout(900)
-def test_killed_and_started_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("points", [POINTS[:1], pytest.param(POINTS, marks=pytest.mark.soak)], ids=["once", "twice"])
+def test_killed_and_started_again(tmp_path: Path, points: tuple[str, ...]) -> None:
     lakes: list[Lake] = [IcebergLake(tmp_path), DeltaLake(tmp_path)]
     server = Server(tmp_path)
     server.start()
@@ -37,7 +38,7 @@ def test_killed_and_started_again(tmp_path: Path) -> None:
                 f"CREATE MATERIALIZED VIEW {lake.kind}_sums AS SELECT v, sum(id) AS s FROM {lake.kind}_s GROUP BY v",
             )
         server.stop()
-        for round_, point in enumerate(POINTS):
+        for round_, point in enumerate(points):
             server.start(f"{point}=kill@3", wait=False)
             eventually(lambda: server.ready() or server.exit_code() is not None)
             for n in range(100 * round_, 100 * round_ + 100):

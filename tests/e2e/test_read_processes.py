@@ -503,6 +503,7 @@ def test_killed_processes_and_servers(server: Server) -> None:
             connection.close()
 
 
+@pytest.mark.soak
 def test_killed_at_random_while_clients_read(server: Server) -> None:
     """Whatever is killed while clients read and write: what anybody has been told of is there afterwards."""
     start(server)

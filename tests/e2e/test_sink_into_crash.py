@@ -15,7 +15,8 @@ POINTS = (
     "table.commit.before", "table.commit.after", "commit.after", "commit.before", "catalog.commit.before",
     "catalog.commit.after", "commit.acked",
 )  # fmt: skip
-SOON = ("table.commit.before", "commit.after")
+SOON = ("table.commit.after",)
+"""Where what is written is there and is not noted yet; the others come with the soaks."""
 
 
 class Scene:

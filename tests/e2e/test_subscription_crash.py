@@ -19,7 +19,7 @@ import pytest
 from server import Server
 from support import eventually
 
-LIVES = 3
+LIVES = 2
 WRITES_A_LIFE = 60
 
 

@@ -14,6 +14,8 @@ from server import Server
 from support import eventually
 
 KEYS = 20
+POINTS = ("columns.wider.after", "columns.commit.after")
+"""Where it is killed, one life after another."""
 ADD = "ALTER TABLE t ADD COLUMN c int"
 
 
@@ -53,21 +55,19 @@ def run(server: Server, kafka: Kafka) -> None:
     kafka.topic("t")
     writer = Writer(kafka)
     try:
-        server.start()
+        server.start(f"{POINTS[0]}=kill@1")
         server.execute(
             f"CREATE TABLE t (id int PRIMARY KEY, v int) WITH (connector = 'kafka', topic = 't', "
             f"properties.bootstrap.server = '{kafka.servers}') FORMAT UPSERT ENCODE JSON",
             "CREATE MATERIALIZED VIEW sums AS SELECT count(*) AS n, sum(v) AS s FROM t",
         )
         writer.thread.start()
-        for point in ("columns.wider.after", "columns.commit.after"):
-            server.kill()
-            server.start(f"{point}=kill@1")
+        for point, following in zip(POINTS, (*POINTS[1:], None), strict=True):
             with pytest.raises(psycopg.OperationalError, match=r"server closed the connection|consuming input"):
                 # Another type at first: nothing of what came to nothing may be left of it.
                 server.execute(ADD if point.startswith("columns.commit") else ADD.replace("int", "text"))
             assert server.wait_exit() == -9
-            server.start()
+            server.start(f"{following}=kill@1" if following else "")
             there = "columns.commit" in point
             assert (("c",) in columns_of(server, "t")) == there
             eventually(lambda t=there: is_level(server, t), point)

@@ -12,7 +12,7 @@ from model_queries import POOL
 from pyspark.sql import SparkSession
 
 PER_QUERY = 1
-COMPOSED, QUICK_COMPOSED = 100, 30
+COMPOSED, QUICK_COMPOSED = 100, 12
 """How many compositions there are, and how many of them are not left to `make test-all`."""
 
 _QUIET = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large, HealthCheck.large_base_example]

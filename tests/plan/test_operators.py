@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -38,9 +38,16 @@ def module_of(path: Path) -> str:
     return ".".join(("headrace", *path.relative_to(SOURCE).with_suffix("").parts))
 
 
-@lru_cache
+@cache
 def parsed(path: Path) -> ast.Module:
     return ast.parse(path.read_text())
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _forget() -> Iterator[None]:
+    """What is parsed is much, and of no use to other tests."""
+    yield
+    parsed.cache_clear()
 
 
 def sources() -> list[Path]:

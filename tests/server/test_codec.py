@@ -16,6 +16,7 @@ from headrace.server import frontend
 from headrace.server.backend import BackendDecoder
 from headrace.server.frontend import FrontendDecoder
 from headrace.server.wire import ProtocolViolation, frame, int32
+from support import examples
 
 
 def started() -> FrontendDecoder:
@@ -146,7 +147,7 @@ def test_text_that_is_no_utf8_is_kept_for_the_connection_to_refuse():
 
 
 @given(st.binary(max_size=40), st.sampled_from([b"", b"s", b"name"]), st.lists(st.none() | st.binary(max_size=5)))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_what_is_decoded_together_is_what_is_decoded_one_by_one(noise, name, values):
     """The messages that clients send most, with and without noise before, within and behind them."""
     bind = frontend.Bind("", name.decode(), (), tuple(values), (0,)).encode()

@@ -17,6 +17,7 @@ from headrace.server.backend import Report
 from headrace.server.encoders import ENCODERS
 from headrace.server.frontend import Bind, Close, Describe, Execute, Flush, Opaque, Parse, Query, Sync
 from headrace.server.wire import ProtocolViolation
+from support import examples
 
 
 @pytest.fixture
@@ -375,7 +376,7 @@ def test_rows_that_are_stopped_leave_their_memory_to_others_at_once(line):
             gc.enable()
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.lists(typed_frontend, max_size=8))
 def test_any_messages_leave_the_connection_ready_or_closed(messages):
     line = Line()

@@ -22,6 +22,7 @@ from headrace.sql import statements as st
 from headrace.sql.copying import CopyFormat
 from headrace.sql.parser import parse_one
 from postgres import Postgres
+from support import examples
 
 COLUMNS = {"a": "int", "b": "string", "d": "double", "e": "date"}
 TABLE = "CREATE TABLE c (a int NOT NULL, b text, d float8, e date)"
@@ -285,7 +286,7 @@ def sent(
     return [b"".join(by(out, part)) for part in (many, many.slice(5, 100), many.slice(0, 0))]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(data=some.lists(some.sampled_from(
     [b"1", b"2", b"x", b"\t", b"\n", b"\r", b"\\", b"\\N", b".", b'"', b",", b"\\.", b"\r\n", b"\\x41", b"\\7", b" "]
 ), max_size=25))  # fmt: skip

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from headrace.server import encoders as encoders_module
 from headrace.server.encoders import PIECE_ROWS, Data, Encoders, cut
-from support import WAIT_S, eventually
+from support import WAIT_S, eventually, examples
 
 
 def numbers(start: int, count: int) -> pa.RecordBatch:
@@ -29,7 +29,7 @@ def text_of(messages: Iterable[Iterable[Data]]) -> bytes:
     return b"".join(bytes(data) for piece in messages for data in piece)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     st.lists(st.integers(0, 3 * PIECE_ROWS), max_size=6), st.sampled_from([0, 100_000, 1 << 20, 64 << 20]),
     st.integers(1, 3),

@@ -23,6 +23,7 @@ from headrace.server.row_messages import data_rows, row_blocks
 from headrace.session.result import ResultColumn
 from headrace.sql.copying import CopyFormat
 from headrace.sql.render import column_text, float_text, render_text, renderer
+from support import examples
 
 VALUES: dict[str, list[Any]] = {
     "smallint": [0, -1, 32767], "int": [0, 7, -(2**31)], "bigint": [2**63 - 1, -(2**63), 5],
@@ -54,7 +55,7 @@ def test_blocks_are_the_rows_one_after_another(form: int, zone: str) -> None:
         assert b"".join(row_blocks(only, [column], (form,))) == b"".join(data_rows(only, [column], (form,)))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.data())
 def test_any_columns_in_any_format_are_rows_one_after_another(data: st.DataObject) -> None:
     kinds = data.draw(st.lists(st.tuples(st.sampled_from(list(VALUES)), st.booleans(), st.integers(0, 1)), min_size=1))
@@ -142,7 +143,7 @@ def test_the_text_of_a_double_reads_back_and_is_the_shortest() -> None:
             assert text == str(np.format_float_positional(np.float64(value), unique=True, trim="-"))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     st.lists(st.none() | st.dates(), max_size=6), st.lists(st.none() | st.integers(0, 20), max_size=120),
     st.lists(st.none() | st.datetimes(dt.datetime(1900, 1, 1), dt.datetime(2100, 1, 1)), max_size=9), st.booleans(),

@@ -19,10 +19,12 @@ class Scene:
     """A keeper of sessions that are named s0, s1 ..., and its coordinator: both note what they are asked for."""
 
     def __init__(
-        self, pace: KeeperPace = QUICK, given: bool = False, coming: bool = False, held: bool = False, on_demand: bool = False,
-        at_start: Callable[[], object] = lambda: None, at_planning: Callable[[], object] = lambda: None,
+        self, pace: KeeperPace = QUICK, given: bool = False, coming: bool = False, held: bool = False,
+        on_demand: bool = False, at_start: Callable[[], object] = lambda: None,
+        at_planning: Callable[[], object] = lambda: None,
     ) -> None:  # fmt: skip
-        """`coming`: there is no session yet; `on_demand`: nor is one started before it is needed. `held`: a pause ends with `go_on`."""
+        """`coming`: there is no session yet; `on_demand`: nor is one started before it is needed. `held`: a pause ends
+        with `go_on`."""
         self.said: list[str] = []
         self._held = threading.Semaphore(0) if held else None
         self.aborted: HeadraceError | None = None

@@ -24,6 +24,7 @@ from headrace.state.merge import choose_compaction, least_runs, merge
 from headrace.state.run import RunCache, Section, write_run
 from headrace.state.run_cursor import RowSpan
 from headrace.state.schema import RunRef, TableSchema
+from support import examples
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -44,7 +45,7 @@ def _sorted(batches: list[pa.RecordBatch]) -> bool:
     return points == sorted(points)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     st.lists(st.tuples(DELTAS, st.integers(1, 3), MERGES), min_size=1, max_size=6),
     st.sampled_from([1, 8, 30, 1000]),
@@ -279,7 +280,7 @@ def test_merge_combines_below_the_safe_epoch_only(tmp_path: Path) -> None:
     assert [(r["__e"], r["__w"]) for b in log for r in b.to_pylist()] == [(4, 4), (5, 1), (6, 1)]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(
     st.lists(st.tuples(DELTAS, st.integers(1, 3), MERGES), min_size=1, max_size=6),
     st.sets(KEYS, min_size=1),
@@ -323,7 +324,7 @@ def test_first_rows(epochs: list[Any], wanted: set[int], need: int, by_code: boo
         assert _sorted([batch])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.lists(st.tuples(DELTAS, st.integers(1, 3), MERGES), min_size=1, max_size=6),
     st.dictionaries(KEYS, st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1),

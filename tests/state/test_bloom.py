@@ -16,6 +16,7 @@ from headrace.state.gather import RowAccess
 from headrace.state.kernels.bloom import KeyFilter, Probe, filter_words
 from headrace.state.run import Run, RunCache, Section, write_run
 from headrace.state.schema import TableSchema
+from support import examples
 
 SCHEMA = TableSchema((pa.field("id", pa.int64()),), (), ((pa.field("n", pa.int64()), "add"),))
 INT64 = st.integers(-(2**63), 2**63 - 1)
@@ -25,7 +26,7 @@ def _sorted(values: Any) -> np.ndarray:
     return np.array(sorted(values), dtype=np.int64)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.lists(st.lists(INT64 | st.integers(-5, 5), min_size=1, max_size=200), min_size=1, max_size=5))
 @example([[-(2**63)], [2**63 - 1]])
 def test_there_is_no_false_negative(batches: list[list[int]]) -> None:

@@ -15,6 +15,7 @@ from headrace.state import cache as cache_module
 from headrace.state.cache import SectionCache
 from headrace.state.iopool import IoMetrics
 from headrace.state.stores import RemoteStore, StoreRoot
+from support import examples
 
 
 def _put(cache: SectionCache, key: str, size: int, content: bytes = b"x") -> None:
@@ -113,7 +114,7 @@ def test_leftovers_of_a_crash_are_cleared_away(tmp_path: Path) -> None:
     assert _bytes(tmp_path) <= 100
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 60), st.booleans()), max_size=40))
 def test_the_bound_holds_whatever_is_put_in(steps: list[tuple[int, int, bool]]) -> None:
     import tempfile

@@ -22,6 +22,7 @@ from headrace.state import run as run_module
 from headrace.state.changelog import OPERATIONS, ChangePiece, ChangeReader, LogPosition, RowPlace, beginning_of
 from headrace.state.run import Section, write_run
 from headrace.state.schema import TableSchema
+from support import examples
 
 Row = tuple[int, str | None]
 Change = tuple[int, str, Row]
@@ -101,7 +102,7 @@ def keyed_deltas(now: dict[int, str | None], changes: dict[int, tuple[str | None
     return deltas
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     st.lists(st.tuples(st.one_of(BAGS), TABLES, MERGES, STOPS, st.integers(1, 3)), min_size=1, max_size=6),
     st.booleans(), st.sampled_from([1, 3, 10, 65_536]), st.booleans(),

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.state.kernels import exact_sum
+from support import examples
 
 LARGEST, TINY = 1.7976931348623157e308, 5e-324
 EDGES = [0.0, -0.0, TINY, 2.2250738585072014e-308, 2.225073858507201e-308, 1.0, 0.1, 2.0**53, 2.0**1023, LARGEST]
@@ -26,7 +27,7 @@ WEIGHTS = st.one_of(
     st.sampled_from([1, -1, 0, 2, 2**31 - 1, 2**31, -(2**31), 2**32, 2**63 - 1, -(2**63)]),
     st.integers(-(2**63), 2**63 - 1),
 )
-SLOW = settings(deadline=None, max_examples=300)
+SLOW = settings(deadline=None, max_examples=examples(300))
 
 
 def exact(stored: bytes) -> Fraction:

@@ -18,6 +18,7 @@ from headrace.state import run as run_module
 from headrace.state.kernels.bloom import Probe
 from headrace.state.run import Run, Section, write_run
 from headrace.state.schema import TableSchema
+from support import examples
 
 VALUES: dict[str, tuple[pa.DataType, Any]] = {
     "i8": (pa.int8(), st.integers(-128, 127)),
@@ -63,7 +64,7 @@ def _run(folder: str, keys: list[int], rows: list[Any]) -> Run:
     return Run.open(folder, write_run(folder, "r", [Section(1, SCHEMA, [batch], 1)], fsync=False)[0])
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(st.lists(ROW, min_size=1, max_size=30), st.data())
 def test_every_type_is_gathered_as_it_was_stored(rows: list[Any], data: st.DataObject) -> None:
     positions = data.draw(st.lists(st.integers(0, len(rows) - 1), max_size=30))
@@ -80,7 +81,7 @@ def test_every_type_is_gathered_as_it_was_stored(rows: list[Any], data: st.DataO
 KEYS = st.sampled_from([-(2**63), -(2**63) + 1, -7, -1, 0, 1, 2, 3, 50, 2**62, 2**63 - 2, 2**63 - 1])
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(st.lists(KEYS | st.integers(-20, 20), min_size=1, max_size=70), st.sets(KEYS | st.integers(-20, 20), min_size=1))
 @example([2**63 - 1] * 20, {2**63 - 1})
 @example([-(2**63)] * 20 + [5], {-(2**63), 5})

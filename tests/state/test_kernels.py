@@ -27,6 +27,7 @@ from headrace.state.kernels import (
     take,
 )
 from headrace.state.schema import TableSchema
+from support import examples
 
 FLOATS = st.one_of(st.sampled_from([0.0, -0.0, math.nan, -math.nan, math.inf, 1.5]), st.floats(width=32))
 SCALARS: list[tuple[pa.DataType, st.SearchStrategy[Any]]] = [
@@ -89,7 +90,7 @@ def typed_arrays(draw: st.DrawFn, types: list[tuple[pa.DataType, st.SearchStrate
 
 
 @pytest.mark.parametrize("types", [SCALARS, NESTED, DEEP], ids=["scalars", "nested", "deep"])
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(data=st.data())
 def test_rows_equal_is_exact_for_every_type(types: Any, data: st.DataObject) -> None:
     array = data.draw(typed_arrays(types))
@@ -159,7 +160,7 @@ def _counts(batch: pa.RecordBatch, schema: TableSchema, *, by_epoch: bool) -> Co
     return Counter({k: w for k, w in result.items() if w})
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(weighted_tables(), st.booleans())
 def test_consolidate_is_exact_whatever_the_hash(table: tuple[pa.RecordBatch, TableSchema], by_epoch: bool) -> None:
     batch, schema = table
@@ -183,7 +184,7 @@ def test_a_constant_hash_is_exact_for_many_rows() -> None:
     assert result.num_rows == len(_counts(batch, schema, by_epoch=False))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.lists(st.tuples(st.integers(-2, 2), st.integers(0, 1), st.integers(0, 2)), max_size=50))
 def test_sort_order_is_stable(rows: list[tuple[int, int, int]]) -> None:
     schema = _schema([], [pa.int64()], [("__w", pa.int64(), "add")])
@@ -205,7 +206,7 @@ def _order_key(value: Any) -> Any:
     return value
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.lists(st.tuples(st.integers(-1, 1), st.integers(0, 1), st.integers(0, 9)), max_size=30), st.randoms())
 def test_rows_that_tie_have_an_order_of_their_own(rows: list[tuple[int, int, int]], random: Any) -> None:
     """However they come, and whether others are among them or not."""
@@ -223,7 +224,7 @@ def test_rows_that_tie_have_an_order_of_their_own(rows: list[tuple[int, int, int
     assert ordered([r for r in rows if r[2] % 2]) == [r for r in once if r[2] % 2]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.data())
 def test_min_and_max_ignore_nulls(data: st.DataObject) -> None:
     kind, values = data.draw(st.sampled_from(ORDERED))
@@ -253,7 +254,7 @@ def _sums(keys: list[int], counts: list[int], values: list[float]) -> dict[int, 
     return dict(zip(result.column("k0").to_pylist(), exact_sum.rounded(result.column("s")).tolist(), strict=True))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 2), st.floats(-1e200, 1e200)), min_size=1, max_size=60))
 def test_sums_of_doubles_are_rounded_once(rows: list[tuple[int, float]]) -> None:
     for key, found in _sums([k for k, _ in rows], [1] * len(rows), [x for _, x in rows]).items():

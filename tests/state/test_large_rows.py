@@ -24,6 +24,7 @@ from headrace.state.kernels import concat, consolidate, sizes
 from headrace.state.merge import merge
 from headrace.state.run import Run, RunCache, Section, write_run
 from headrace.state.schema import RunRef, TableSchema
+from support import examples
 
 SCHEMA = TableSchema(
     (pa.field("id", pa.int64()),), (pa.field("text", pa.string()),), ((pa.field("__w", pa.int64()), "add"),)
@@ -75,7 +76,7 @@ def counted(batches: Any) -> Counter[tuple[int, int]]:
 TEXTS = st.lists(st.tuples(st.integers(0, 300), st.sampled_from([0, 1, 30, 300, 1500])), min_size=1, max_size=200)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(st.lists(TEXTS, min_size=1, max_size=4))
 def test_however_long_texts_are_everything_is_read_and_merged(
     tmp_path_factory: pytest.TempPathFactory, parts: list[list[tuple[int, int]]]

@@ -19,6 +19,7 @@ from headrace.errors import NumericOutOfRange
 from headrace.state.kernels import consolidate
 from headrace.state.kernels.order_code import OrderColumn, counted_units, order_codes, useful
 from headrace.state.schema import TableSchema
+from support import examples
 
 WIDE = 10**37
 TYPES: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
@@ -72,7 +73,7 @@ def _compare(columns: list[tuple[str, bool, bool]], x: tuple[Any, ...], y: tuple
     return 0
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(tables(), st.integers(0, 3))
 def test_codes_are_in_order(table: tuple[Any, Any], skip: int) -> None:
     columns, rows = table
@@ -92,7 +93,7 @@ def test_codes_are_in_order(table: tuple[Any, Any], skip: int) -> None:
 
 @pytest.mark.parametrize("name", ["bool", "int8", "int32", "int64", "float", "double", "small", "medium", "date"])
 @pytest.mark.parametrize("descending", [False, True])
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(data=st.data())
 def test_codes_of_values_without_null_are_exact(name: str, descending: bool, data: Any) -> None:
     kind, values = TYPES[name]

@@ -84,6 +84,7 @@ def test_state_that_each_host_has_for_itself_is_refused(cluster: Cluster, tmp_pa
     assert not list(cluster.folder.rglob("*.run"))
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(600)
 def test_a_directory_that_all_share_will_do(cluster: Cluster, tmp_path: Path) -> None:
     """Also where its name is relative: the tasks have other working directories than the server."""

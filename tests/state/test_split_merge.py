@@ -28,6 +28,7 @@ from headrace.state.merge import (
 )
 from headrace.state.run import Section, write_run
 from headrace.state.schema import RunRef, TableSchema
+from support import examples
 
 PLAIN = TableSchema((pa.field("a", pa.int64()),), (), ((pa.field("__w", pa.int64()), "add"),))
 
@@ -40,7 +41,7 @@ def tiny_strides() -> Iterator[None]:
         yield
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(
     st.lists(st.tuples(DELTAS, st.integers(1, 3)), min_size=1, max_size=5),
     st.integers(1, 6),

@@ -84,7 +84,8 @@ prepared. Nothing else asks for the class of a statement.
 `tests/session/test_settings.py` fails for a setting or a session variable without a reader.
 
 *Spark comes and goes.* What can be served without Spark is served before it is there. `Instance` opens the catalog
-and takes up relations and jobs without plans. Then `SparkStart` starts Java on a thread, and `SparkKeeper` takes the
+and takes up relations and jobs without plans. Then `SparkStart` starts Java on a thread, with `spark_start =
+on_demand` once somebody waits for it or `Coordinator.needs_spark`, and `SparkKeeper` takes the
 session when it comes, the same way as after a loss of Spark (`Coordinator.expect_spark`, `renew`): one place waits
 (`SparkKeeper.wait_ready`), one tries again, one fails what waits. Jobs are `starting` until then: without a runner no
 lane begins an epoch, and all of their inputs' bindings are kept that they might need (`Graph.bindings_for`).

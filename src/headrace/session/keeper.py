@@ -47,8 +47,8 @@ class SparkKeeper:
     `start` makes another one like it; None where it was given from outside, so that nobody here can replace it: then
     its end is the end of the database. Without a session there will be one: `first` returns it once it is there, and
     tries again after it has failed. With `on_demand` it is first called once somebody waits for Spark, or the
-    coordinator has something for it to do. `renew` moves what is made of a session to another one. `ended`, `successor` and
-    `pause` are how to find out, to replace, and to wait for an event. Thread-safe.
+    coordinator has something for it to do. `renew` moves what is made of a session to another one. `ended`,
+    `successor` and `pause` are how to find out, to replace, and to wait for an event. Thread-safe.
     """
 
     def __init__(

@@ -18,6 +18,7 @@ from headrace.common.columns import arrow_type
 from headrace.coordinator.writes.group import find_rows
 from headrace.state.kernels import consolidate
 from headrace.state.table_changes import stored_rows
+from support import examples
 
 UTC = ZoneInfo("UTC")
 
@@ -40,7 +41,7 @@ COLUMNS = {f"c{i}": kind for i, kind in enumerate(KINDS)}
 ROW = some.tuples(*(some.none() | values for values in KINDS.values()))
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(some.lists(some.tuples(ROW, some.sampled_from([-1, 1])), min_size=1, max_size=5))
 def test_rows_survive_the_way_through_python(pairs: list[Any]) -> None:
     layout = layout_of(COLUMNS)
@@ -57,7 +58,7 @@ def test_rows_survive_the_way_through_python(pairs: list[Any]) -> None:
 KEYED = [kind for kind in KINDS if layout_of({"a": kind}, ("a",)).keyed]
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(some.data(), some.sampled_from(KEYED))
 def test_rows_are_found_by_their_keys(data: Any, kind: str) -> None:
     """Keys that are equal in Python are equal in the state, and the other way round."""
