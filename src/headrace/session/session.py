@@ -342,8 +342,8 @@ class Session:
 
     def starts_at_once(self, statement: st.Statement) -> bool:
         """Whether a statement without a plan may be started so. A transaction may have to wait for its turn."""
-        waits = isinstance(statement, st.Begin) and bool(self.context.refused_over)
-        return not waits and self.starts_quickly and handler_of(statement).start is not None
+        handler = handler_of(statement)
+        return handler.start is not None and self.starts_quickly and handler.starts_now(self.context)
 
     @property
     def finds_quickly(self) -> bool:

@@ -134,6 +134,8 @@ class Handler(Generic[S]):
     """Whether the parameters in its text are its own."""
     start: Callable[[Context, S], Result | Started] | None = None
     """Runs it without waiting for its commit; None where that is not possible."""
+    starts_now: Callable[[Context], bool] = lambda context: True
+    """Whether starting it blocks nobody, as things are in the session."""
     needs: Needs = field(kw_only=True)
     asks: Server | None = None
     """The server that it needs; by default a ready one if it writes."""

@@ -174,7 +174,13 @@ def set_transaction(context: Context, statement: st.SetTransaction) -> Result:
 
 
 HANDLERS: Final = (
-    Handler(st.Begin, begin, start=begin, needs=Needs.NOTHING),
+    Handler(
+        st.Begin,
+        begin,
+        start=begin,
+        starts_now=lambda context: not context.refused_over,
+        needs=Needs.NOTHING,
+    ),
     Handler(st.Commit, commit, start=start_commit, script=InScript.ENDS, in_failed=always, needs=Needs.NOTHING),
     Handler(st.Rollback, rollback, start=rollback, script=InScript.ENDS, in_failed=always, needs=Needs.NOTHING),
     Handler(st.Savepoint, savepoint, in_failed=lambda statement: statement.action == "rollback", needs=Needs.NOTHING),
