@@ -32,6 +32,7 @@ from cloud_servers import BUCKET, KEY, azure, azurite, google
 from headrace.common.epoch import from_unix_ms
 from headrace.connectors import held_changes
 from headrace.connectors.http import ordering
+from headrace.connectors.kafka import producing
 from headrace.errors import HeadraceError, SinkError
 from nursery import Nursery
 from object_server import S3Server
@@ -43,6 +44,13 @@ KINDS = (
     "kafka plain", "kafka upsert", "kafka debezium", "kafka avro",
     "iceberg upsert", "iceberg append", "deltalake upsert", "deltalake append", "http upsert", "http append",
 )  # fmt: skip
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _let_go_of_producers() -> Iterator[None]:
+    """They are kept for later epochs, with ten threads each, by a process that is to go on with other tests."""
+    yield
+    producing._kept.clear()
 
 
 @pytest.fixture

@@ -571,10 +571,11 @@ def _liked(expression: pb.A_Expr, operator: str) -> pb.Node:
 
 
 def _bounded_series(arguments: list[pb.Node]) -> pb.Node:
-    """A series as an array, which is held whole."""
-    given = ", ".join(f"${i}" for i in range(1, len(arguments) + 1))
-    made = syntax_nodes.expression(
-        f"CASE WHEN $2 - $1 > {_MOST_ELEMENTS} THEN error('the series is too long') ELSE generate_series({given}) END"
-    )
+    """A series as an array, which is held whole.
+
+    Its end is what is refused: a series of constants is made while the query is planned, whatever stands around it.
+    """
+    end = f"CASE WHEN $2 - $1 > {_MOST_ELEMENTS} THEN error('the series is too long') ELSE $2 END"
+    made = syntax_nodes.expression(f"generate_series($1, {end}{', $3' if len(arguments) > 2 else ''})")
     syntax_nodes.put_parameters(made, dict(enumerate(arguments, 1)))
     return made
