@@ -96,6 +96,7 @@ class Rewriter:
         tree.CopyFrom(self.parsed.tree)
         self._named = {cte.ctename for cte in syntax_nodes.messages(tree, pb.CommonTableExpr)}
         self._name_outputs(tree)
+        self._bound_series(tree)
         self._spell_vectors(tree.select_stmt)
         self._spell_objects(tree.select_stmt)
         self._visit(tree)
@@ -177,6 +178,22 @@ class Rewriter:
                 target = item.res_target
                 if not target.name and target.val.WhichOneof("node") != "column_ref":  # whose name is the same in both
                     target.name = output_name(target.val)
+
+    def _bound_series(self, tree: pb.Node) -> None:
+        """See to it that no series is too long. Those in FROM come row by row, all others are held whole."""
+        in_from = {
+            function.list.items[0].func_call.location
+            for relation in syntax_nodes.messages(tree, pb.RangeFunction)
+            for function in relation.functions
+        }
+        for call in reversed(list(syntax_nodes.messages(tree, pb.FuncCall))):  # those within others come first
+            name = call.funcname[-1].string.sval
+            if name == "range" or (name == "generate_series" and len(call.args) not in (2, 3)):
+                raise UndefinedFunction(
+                    f"function {name} of system catalogs does not exist", position=self._at(call.location)
+                )
+            if name == "generate_series" and call.location not in in_from:
+                call.CopyFrom(_bounded_series(list(call.args)).func_call)
 
     def _spell_vectors(self, select: pb.SelectStmt) -> None:
         """What is sent of a vector is its elements with blanks between them."""
@@ -272,7 +289,7 @@ class Rewriter:
                         "range", syntax_nodes.number(start), syntax_nodes.plus(syntax_nodes.call("len", array), start)
                     )
                 elif name == "generate_series":
-                    made = _bounded_series(list(call.args))
+                    made = pb.Node(func_call=call)
                 else:
                     continue
                 call.CopyFrom(syntax_nodes.call("unnest", made).func_call)
@@ -575,7 +592,10 @@ def _bounded_series(arguments: list[pb.Node]) -> pb.Node:
 
     Its end is what is refused: a series of constants is made while the query is planned, whatever stands around it.
     """
-    end = f"CASE WHEN $2 - $1 > {_MOST_ELEMENTS} THEN error('the series is too long') ELSE $2 END"
-    made = syntax_nodes.expression(f"generate_series($1, {end}{', $3' if len(arguments) > 2 else ''})")
+    long, step = f"$2 - $1 > {_MOST_ELEMENTS}", ""
+    if len(arguments) > 2:
+        long, step = f"{long} OR ($3 < 0 AND $1 - $2 > {_MOST_ELEMENTS})", ", $3"
+    end = f"CASE WHEN {long} THEN error('the series is too long') ELSE $2 END"
+    made = syntax_nodes.expression(f"generate_series($1, {end}{step})")
     syntax_nodes.put_parameters(made, dict(enumerate(arguments, 1)))
     return made
