@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import errno
 import json
 import os
 import re
@@ -284,6 +285,48 @@ def test_messages_are_shown_from_the_level_of_now_once_there_is_one(monkeypatch:
     assert shown == ["error"]
     loggers.set_level("warning")
     assert shown == ["error", "warning"]
+
+
+def test_what_cannot_be_loaded_to_show_messages_fails_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first message may be that no file can be opened any more. The next one finds out whether it is still so."""
+    shown: list[str] = []
+    monkeypatch.setattr(loggers, "_show", None)
+    monkeypatch.setattr(loggers, "_level", None)
+
+    def show(level: str) -> None:
+        shown.append(level)
+        if len(shown) == 1:
+            raise OSError(errno.EMFILE, "Too many open files")
+
+    log = loggers.get_logger("headrace.test")
+    loggers.shown_later(show, "info")
+    log.error("it failed", what="a\nb")
+    assert capsys.readouterr().err == "[error] 'it failed' what='a\\nb'\n" and shown == ["info"]
+    monkeypatch.setattr(loggers, "_show", lambda level: shown[99])
+    log.debug("no matter")
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(loggers, "_show", show)
+    log.debug("no matter")
+    assert shown == ["info", "info"]
+
+
+def test_what_logs_while_messages_are_made_ready_does_not_wait_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as what is thrown away then."""
+    shown: list[str] = []
+    monkeypatch.setattr(loggers, "_show", None)
+    monkeypatch.setattr(loggers, "_level", None)
+
+    def show(level: str) -> None:
+        shown.append(level)
+        loggers.get_logger("headrace.other").debug("within")
+
+    loggers.shown_later(show, "info")
+    thread = threading.Thread(target=lambda: loggers.get_logger("headrace.test").debug("quiet"), daemon=True)
+    thread.start()
+    thread.join(WAIT_S)
+    assert not thread.is_alive() and shown == ["info"]
 
 
 @pytest.mark.parametrize("gone", ["full", "closed", "narrow"])

@@ -6,10 +6,12 @@ before it accepts connections.
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
-from functools import cached_property
-from typing import TYPE_CHECKING, cast
+from contextlib import suppress
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Final, cast
 
 if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
@@ -17,7 +19,9 @@ if TYPE_CHECKING:
 _show: Callable[[str], None] | None = None
 _level: str | None = None
 """The level from which on messages are to be shown once there is one; None where that is settled."""
-_settling = threading.Lock()
+_settling = threading.RLock()  # what is thrown away while messages are made ready to be shown may log
+_SEVERITIES: Final = ("debug", "info", "warning")
+"""In their order; all others are errors."""
 
 
 class _Logger:
@@ -36,7 +40,11 @@ class _Logger:
     def __getattr__(self, name: str) -> object:
         if name.startswith("_"):
             raise AttributeError(name)
-        return getattr(self._made, name)
+        try:
+            made = self._made
+        except Exception:  # no file can be opened, say: of which somebody is about to tell
+            return partial(_say, name)
+        return getattr(made, name)
 
 
 def get_logger(*names: str) -> FilteringBoundLogger:
@@ -53,9 +61,25 @@ def shown_later(show: Callable[[str], None], level: str) -> None:
 def _settle() -> None:
     global _level
     with _settling:  # whoever logs at the same time must not go on before it is settled how
-        if _level is not None and _show is not None:
-            _show(_level)
-        _level = None
+        level, _level = _level, None
+        if level is not None and _show is not None:
+            try:
+                _show(level)
+            except BaseException:
+                _level = level
+                raise
+
+
+def _say(method: str, event: object, **values: object) -> None:
+    """Write a message to standard error where structlog cannot be loaded, which the next message tries again."""
+    if _rank(method) >= _rank(_level or "debug"):
+        said = " ".join([f"[{method}] {event!a}", *(f"{name}={value!a}" for name, value in values.items())])
+        with suppress(OSError, ValueError, AttributeError):  # nobody reads it, or there is no standard error
+            print(said, file=sys.stderr, flush=True)
+
+
+def _rank(severity: str) -> int:
+    return _SEVERITIES.index(severity) if severity in _SEVERITIES else len(_SEVERITIES)
 
 
 def shown_by(show: Callable[[str], None]) -> None:
