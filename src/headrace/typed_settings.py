@@ -58,6 +58,8 @@ class Declared:
             if value not in self.choices:
                 raise UnfitValue(f"it has to be one of {', '.join(self.choices)}")
             return value
+        if self.secret and not isinstance(value, str):
+            raise UnfitValue("it has to be a text")
         found = _READERS[_kind(self.annotation)](value)
         if isinstance(found, int) and self.least is not None and found < self.least:
             raise UnfitValue(f"it has to be at least {self.least}")
@@ -83,14 +85,19 @@ class Typed:
         declared = {name: value for name, value in vars(cls).items() if isinstance(value, Declared)}
         for name in declared:
             delattr(cls, name)
-        cls.FIELDS = {name: replace(value, annotation=hints[name]) for name, value in declared.items()}
+        found = {name: replace(value, annotation=hints[name]) for name, value in declared.items()}
+        cls.FIELDS = {**cls.FIELDS, **found}
 
     def __init__(self, **given: object) -> None:
+        self._check_names(given)
         found = self._environment() | given
-        for name in found:
-            if name not in self.FIELDS:
-                raise InvalidParameter(f'there is no setting "{name}"')
         self._fill({name: self._checked(name, value) for name, value in found.items()})
+
+    @classmethod
+    def _check_names(cls, given: Mapping[str, object]) -> None:
+        for name in given:
+            if name not in cls.FIELDS:
+                raise InvalidParameter(f'there is no setting "{name}"')
 
     @classmethod
     def defaults(cls) -> Self:
@@ -120,7 +127,8 @@ class Typed:
         return name in self.__dict__["_given"]
 
     def replaced(self, **values: object) -> Self:
-        """The same with other values, which are taken as they are."""
+        """The same with other values, which are taken as they are. Raises `InvalidParameter` for an unknown name."""
+        self._check_names(values)
         made = object.__new__(type(self))
         made.__dict__.update(self.__dict__, **values, _given=self.__dict__["_given"] | values.keys())
         return made

@@ -7,6 +7,7 @@ import pytest
 
 from headrace.config import Settings, apply_parameters, describe_settings
 from headrace.errors import InvalidParameter, UndefinedObject
+from headrace.typed_settings import declared
 
 
 def test_defaults_and_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,6 +88,19 @@ def test_settings_do_not_change() -> None:
     assert pickle.loads(pickle.dumps(settings)) == settings
     Settings().spark_conf["a"] = "b"
     assert Settings().spark_conf == {}
+    with pytest.raises(InvalidParameter, match='there is no setting "prot"'):
+        settings.replaced(prot=2)
+
+
+def test_a_class_of_settings_has_those_of_its_base() -> None:
+    class Further(Settings):
+        """Settings of a program beside headrace's."""
+
+        patience: int = declared(3, "How long.", least=1)
+
+    settings = Further(port="1", patience="2")
+    assert (settings.port, settings.patience, settings.host) == (1, 2, Settings().host)
+    assert "patience" not in Settings.FIELDS
 
 
 def test_a_secret_is_not_shown() -> None:
@@ -94,6 +108,9 @@ def test_a_secret_is_not_shown() -> None:
     assert "hunter2" not in repr(settings) and "secret_keys=***" in repr(settings)
     assert "hunter2" not in repr(describe_settings(settings))
     assert {s.name: s.value for s in describe_settings(Settings())}["secret_keys"] == ""
+    with pytest.raises(InvalidParameter, match="secret_keys: it has to be a text") as refused:
+        Settings(secret_keys=b"hunter2")  # type: ignore[arg-type]
+    assert "hunter2" not in refused.value.message
 
 
 def test_every_setting_is_described() -> None:
