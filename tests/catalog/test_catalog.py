@@ -528,7 +528,8 @@ def test_locations(tmp_path: Path) -> None:
         assert (tmp_path / "url.db").is_file()
     with Catalog.open(canonical(odd)) as catalog:
         assert [record.value for record in catalog.state.settings.values()] == ["x"]
-    for bad in ("mysql://h/d", "sqlite://", "sqlite:///", "sqlite://host/x.db", "not a url://"):
+    options = f"sqlite:///{tmp_path}/url.db?timeout=5"  # which mean nothing, and are no part of a name
+    for bad in ("mysql://h/d", "sqlite://", "sqlite:///", "sqlite://host/x.db", "not a url://", options):
         with pytest.raises(InvalidParameter):
             Catalog.open(bad)
     (tmp_path / "junk.db").write_bytes(b"junk" * 1000)

@@ -120,6 +120,9 @@ def _sqlite_path(text: str) -> Path:
     path = text.removeprefix("sqlite:///")
     if path in (text, ""):
         raise InvalidParameter(f'no catalog backend for "{text}"', hint=KINDS)
+    before = path.partition("?")[0]
+    if before != path and not Path(path).exists() and Path(before).is_file():  # or there would be a second, empty one
+        raise InvalidParameter(f"the URL of a catalog in a file has no options: {text}", hint=f"sqlite:///{before}")
     return Path(path)
 
 
