@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import inspect
-import os
 import sys
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
@@ -123,7 +122,9 @@ class Commands:
 
 
 def _width() -> int:
-    return max(40, int(os.environ.get("COLUMNS", "0") or 0) or 100)
+    import shutil  # for those only who ask for help
+
+    return max(40, shutil.get_terminal_size((100, 24)).columns)
 
 
 def _parser(name: str, command: _Command) -> tuple[argparse.ArgumentParser, dict[str, str]]:

@@ -95,7 +95,7 @@ def _init_of(cls: type[DataclassInstance], frozen: bool) -> FunctionType:
     fields = dataclasses.fields(cls)
     plain = [field for field in fields if field.init and not field.kw_only]
     named = [field for field in fields if field.init and field.kw_only]
-    _refuse_misplaced(plain)
+    _refuse_misplaced(cls, plain)
     parameters = [_SELF, *(field.name for field in plain), *(["*"] if named else []), *(field.name for field in named)]
     lines = [_assignment(cls, field, number, frozen) for number, field in enumerate(fields)]
     if hasattr(cls, "__post_init__"):
@@ -145,11 +145,11 @@ def _shown_default(field: dataclasses.Field[object]) -> object:
     return field.default if field.default_factory is dataclasses.MISSING else _MADE
 
 
-def _refuse_misplaced(fields: Sequence[dataclasses.Field[object]]) -> None:
+def _refuse_misplaced(cls: type[DataclassInstance], fields: Sequence[dataclasses.Field[object]]) -> None:
     optional = False
     for field in fields:
         if optional and not _has_default(field):
-            raise TypeError(f"non-default argument {field.name!r} follows default argument")
+            dataclasses.dataclass(_like(cls))  # which raises what the standard library of this Python says of it
         optional = _has_default(field)
 
 
