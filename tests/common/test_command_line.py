@@ -105,3 +105,12 @@ def test_help(line: list[str], code: int, shown: str, capsys: pytest.CaptureFixt
     with pytest.raises(SystemExit) as end:
         app.run(line)
     assert end.value.code == code and shown in " ".join(capsys.readouterr().out.split("\n"))
+
+
+def test_help_is_shown_whatever_the_environment_says_of_its_width(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "many")
+    with pytest.raises(SystemExit) as end:
+        app.run(["--help"])
+    assert end.value.code == 0 and "More of it." in capsys.readouterr().out

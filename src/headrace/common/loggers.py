@@ -70,7 +70,7 @@ def _settle() -> None:
                 raise
 
 
-def _say(method: str, event: object, **values: object) -> None:
+def _say(method: str, event: object, /, *_: object, **values: object) -> None:
     """Write a message to standard error where structlog cannot be loaded, which the next message tries again."""
     if _rank(method) >= _rank(_level or "debug"):
         said = " ".join([f"[{method}] {event!a}", *(f"{name}={value!a}" for name, value in values.items())])
