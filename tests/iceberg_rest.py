@@ -32,7 +32,9 @@ def rest_catalog() -> Iterator[str]:
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         port = int(probe.getsockname()[1])
-    process = subprocess.Popen(["java", "-Xmx128m", "-cp", f"{jars}/*", str(PROGRAM), str(port)])
+    process = subprocess.Popen(
+        ["java", "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", f"{jars}/*", str(PROGRAM), str(port)]
+    )
 
     def answers() -> bool:
         if process.poll() is not None:
