@@ -11,7 +11,7 @@ from typing import Any
 
 WAIT_S = 120.0
 """Far more than anything takes: it only ends a test in which something never happens."""
-POLL_S = 0.01
+POLL_S, POLL_MOST_S = 0.01, 1.0
 BRIEF_JAVA = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
 """Properties of a Spark that ends before it is paid back what Java would optimize in full."""
 NEEDS_SPARK = "SELECT DISTINCT upper(v), count(*) OVER (PARTITION BY v) FROM t ORDER BY 1"
@@ -19,11 +19,17 @@ NEEDS_SPARK = "SELECT DISTINCT upper(v), count(*) OVER (PARTITION BY v) FROM t O
 
 
 def eventually(condition: Callable[[], object], what: str = "it to come true", timeout_s: float = WAIT_S) -> None:
-    """Ask again and again until a condition holds."""
+    """Ask again and again until a condition holds.
+
+    Asking takes a third of the time at most: the rest is for what is waited for.
+    """
     until_s = time.monotonic() + timeout_s
+    asked_s = time.monotonic()
     while not condition():
-        assert time.monotonic() < until_s, f"waited {timeout_s:g} s for {what}"
-        time.sleep(POLL_S)
+        now_s = time.monotonic()
+        assert now_s < until_s, f"waited {timeout_s:g} s for {what}"
+        time.sleep(min(max(POLL_S, 2 * (now_s - asked_s)), POLL_MOST_S))
+        asked_s = time.monotonic()
 
 
 def examples(most: int) -> int:

@@ -156,8 +156,10 @@ def history(lake: MergeOnRead, seed: int) -> Iterator[Callable[[], None]]:
         yield draw.choice([fresh, upsert, positions, positions, value, lake.compact]) if len(lake.live()) > 3 else fresh
 
 
-@pytest.mark.parametrize("version", [2, 3])
-@pytest.mark.parametrize("partitioned", [False, True])
+@pytest.mark.parametrize(
+    ("version", "partitioned"),
+    [(2, True), (3, False), *(pytest.param(*rest, marks=pytest.mark.soak) for rest in ((2, False), (3, True)))],
+)
 @pytest.mark.parametrize("seed", [pytest.param(0, marks=pytest.mark.soak), 1])
 def test_every_snapshot_is_followed(
     rest_catalog: str, writer: Writer, version: int, partitioned: bool, seed: int, tmp_path: Path

@@ -334,6 +334,7 @@ def test_spark_that_is_killed_is_started_again(server: Server) -> None:
     server.execute("DROP MATERIALIZED VIEW doubled", "DROP TABLE load", "DROP FUNCTION twice")
 
 
+@pytest.mark.soak
 def test_a_server_that_wakes_up_after_another_has_taken_over(tmp_path: Path) -> None:
     """CM-2, CM-30: with catalog and state in directories of their own, and nothing else in common."""
     shared = {

@@ -16,7 +16,7 @@ from support import eventually
 
 ROWS = 30
 POINTS = ("columns.slot.after", "columns.commit.before", "columns.commit.after")
-"""Where it is killed, one life after another."""
+"""Where it is killed, one life after another; the last one alone outside of `make test-all`."""
 SUMS = "SELECT count(*), sum(v) FROM t"
 
 
@@ -29,15 +29,16 @@ def write(there: Postgres, stop: threading.Event) -> None:
 
 
 @pytest.mark.timeout(1500)
-def test_a_table_gets_columns_over_kills(tmp_path: Path) -> None:
+@pytest.mark.parametrize("points", [POINTS[-1:], pytest.param(POINTS, marks=pytest.mark.soak)], ids=["once", "all"])
+def test_a_table_gets_columns_over_kills(tmp_path: Path, points: tuple[str, ...]) -> None:
     try:
         with postgres_server({"wal_level": "logical", "fsync": "off"}) as postgres:
-            run(Server(tmp_path, settings={"HEADRACE_BARRIER_INTERVAL_MS": "250"}), postgres)
+            run(Server(tmp_path, settings={"HEADRACE_BARRIER_INTERVAL_MS": "250"}), postgres, points)
     except NoPostgres as error:
         pytest.skip(str(error))
 
 
-def run(server: Server, there: Postgres) -> None:
+def run(server: Server, there: Postgres, points: tuple[str, ...]) -> None:
     there.execute("CREATE TABLE t (id int PRIMARY KEY, v int)",
                   f"INSERT INTO t SELECT i, 0 FROM generate_series(0, {ROWS - 1}) AS g(i)")  # fmt: skip
     stop = threading.Event()
@@ -51,7 +52,7 @@ def run(server: Server, there: Postgres) -> None:
         with pytest.raises(psycopg.Error):
             server.execute(create)
         assert server.wait_exit() == -9
-        server.start(f"{POINTS[0]}=kill@1")
+        server.start(f"{points[0]}=kill@1")
         server.execute(
             create,
             "CREATE MATERIALIZED VIEW sums AS SELECT count(*) AS n, sum(v) AS s FROM t",
@@ -60,8 +61,8 @@ def run(server: Server, there: Postgres) -> None:
         writer.start()
         columns = ["id", "v", "c0"]
         there.execute("ALTER TABLE t ADD c0 int DEFAULT 0")
-        for point in POINTS:  # each on what the one before has left
-            if point != POINTS[0]:
+        for point in points:  # each on what the one before has left
+            if point != points[0]:
                 server.start(f"{point}=kill@1")
             assert columns_of(server) == ["id", "v"], point
             eventually(lambda: is_level(server, ["id", "v"]), point)

@@ -17,7 +17,7 @@ from server import Server
 LEVEL = names.STRICT_SERIALIZABLE
 """What is promised. Reads of views may be behind what others have written; the sessions say so."""
 SESSIONS = 6
-SECONDS = float(os.environ.get("HEADRACE_HISTORY_S", "12"))
+SECONDS = float(os.environ.get("HEADRACE_HISTORY_S", "5"))
 MINUTES = float(os.environ.get("HEADRACE_SOAK_MINUTES", "60"))
 HISTORIES = os.environ.get("HEADRACE_HISTORY_DIR")
 """Where a history with anomalies is kept; by default in the test's scratch directory."""
