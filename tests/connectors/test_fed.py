@@ -13,6 +13,7 @@ from headrace.common import span, time_of_day
 from headrace.common.columns import Column
 from headrace.common.jsonb import document
 from headrace.connectors import sinks, sources
+from headrace.coordinator.ddl import letting_go
 from headrace.errors import InvalidParameter, NotSupported, SourceError, UndefinedTable
 from headrace.session.execution import fed
 
@@ -42,7 +43,7 @@ class Coordinator:
 
 
 def context_of(coordinator: Coordinator) -> Any:
-    return SimpleNamespace(coordinator=coordinator)
+    return SimpleNamespace(coordinator=coordinator, catalog=SimpleNamespace(state=None))  # it is asked for shared ones
 
 
 RECORDS = [
@@ -54,7 +55,7 @@ RECORDS = [
 def test_what_a_source_holds_goes_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
     coordinator, discarded = Coordinator(), list[list[int]]()
     opened = SimpleNamespace(discard=lambda: discarded.append([*coordinator.dropped]))
-    monkeypatch.setattr(fed, "open_source", lambda *_: opened)
+    monkeypatch.setattr(letting_go, "open_source", lambda *_: opened)
     assert fed.drop(context_of(coordinator), RECORDS) == []
     assert discarded == [[1, 2]], "once it is dropped, and not before"
     with pytest.raises(UndefinedTable):
@@ -66,7 +67,7 @@ def test_what_cannot_be_let_go_of_is_told(monkeypatch: pytest.MonkeyPatch) -> No
     def fail(*_: Any) -> None:
         raise SourceError("nobody answers")
 
-    monkeypatch.setattr(fed, "open_source", fail)
+    monkeypatch.setattr(letting_go, "open_source", fail)
     (told,) = fed.drop(context_of(Coordinator()), RECORDS)
     assert "is still there: nobody answers" in told
 
