@@ -18,22 +18,21 @@ SETUP = (
     "INSERT INTO old VALUES (1, 10)",
 )
 
+POINTS = (("rename.before", "old", "new"), ("rename.after", "new", "old"))
+"""Where it is killed, one life after another; the name that is there then, and the one that is not."""
+
 
 @pytest.mark.timeout(600)
 def test_a_rename_over_kills(tmp_path: Path) -> None:
     server = Server(tmp_path, settings={"HEADRACE_BARRIER_INTERVAL_MS": "250"})
     try:
-        server.start()
+        server.start(f"{POINTS[0][0]}=kill@1")
         server.execute(*SETUP)
-        for keys, (point, there, gone) in enumerate(
-            (("rename.before", "old", "new"), ("rename.after", "new", "old")), start=1
-        ):
-            server.kill()
-            server.start(f"{point}=kill@1")
+        for keys, (point, there, gone) in enumerate(POINTS, start=1):
             with pytest.raises(psycopg.OperationalError, match=r"server closed the connection|consuming input"):
                 server.execute("ALTER TABLE old RENAME TO new")
             assert server.wait_exit() == -9
-            server.start()
+            server.start(f"{POINTS[keys][0]}=kill@1" if keys < len(POINTS) else "")
             with pytest.raises(psycopg.errors.UndefinedTable):
                 server.rows(f"SELECT * FROM {gone}")
             shown = server.rows("SELECT definition FROM pg_views WHERE viewname = 'plain'")[0][0]

@@ -109,6 +109,7 @@ def _may_mount() -> bool:
     return False
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(not _may_mount(), reason="may not mount")
 def test_an_executor_that_comes_later_with_another_disk_counts_for_nothing(tmp_path: Path) -> None:
