@@ -50,7 +50,7 @@ class Scene:
         self.server = self.serve()
 
     def serve(self, certificates: Certificates | None = None, **settings: Any) -> ServerThread[WebhookServer]:
-        chosen = self.database.settings.replaced(webhook_port=0, **settings)
+        chosen = self.database.settings.replaced(**{"webhook_port": 0, **settings})
         return self._stack.enter_context(serve_webhooks(self.database.instance, chosen, certificates))
 
     def sql(self, *statements: str) -> list[Any]:
