@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,9 @@ from clients import run
 from headrace.common.faults import arm, disarm_all
 from headrace.config import Settings
 from headrace.errors import HeadraceError
+from headrace.session import names
 from headrace.session.database import Database, connect
-from headrace.session.execution import ddl
+from headrace.session.execution import ddl, dml, dropping, replacing_tables, upkeep
 from support import eventually
 
 
@@ -180,6 +181,100 @@ def test_a_view_that_is_created_meanwhile(database: Database, monkeypatch: pytes
     assert error.sqlstate == "55000" and "renamed" in error.message
     assert all(o.name != "om" for o in database.catalog.state.objects.values())
     database.sql("DROP TABLE r")
+
+
+def swapped(database: Database) -> None:
+    with closing(database.session()) as other:
+        for text in ("ALTER TABLE first RENAME TO aside", "ALTER TABLE last RENAME TO first"):
+            run(other, text)
+
+
+def before(monkeypatch: pytest.MonkeyPatch, module: Any, name: str, does: Callable[[], object]) -> None:
+    """Do something once, before a function is called."""
+    called = getattr(module, name)
+
+    def late(*arguments: Any, **named: Any) -> Any:
+        monkeypatch.undo()
+        does()
+        return called(*arguments, **named)
+
+    monkeypatch.setattr(module, name, late)
+
+
+@pytest.mark.parametrize("statement", ["UPDATE first SET v = v + 1 WHERE v > 0", "DELETE FROM first WHERE v > 0"])
+def test_rows_are_changed_in_the_table_in_which_they_were_found(
+    database: Database, monkeypatch: pytest.MonkeyPatch, statement: str
+) -> None:
+    """Another table gets the name between the look at the table and the look for its rows."""
+    database.sql("CREATE TABLE first (k int PRIMARY KEY, v int); CREATE TABLE last (k int PRIMARY KEY, v int)")
+    database.sql("INSERT INTO first VALUES (1, 10), (2, 20); INSERT INTO last VALUES (1, 100), (3, 300)")
+    before(monkeypatch, dml, "key_wanted", lambda: swapped(database))
+    error = refused(database, statement)
+    assert error.sqlstate == "55000" and "renamed" in error.message
+    assert rows(database, "SELECT k, v FROM aside") == [(1, 10), (2, 20)]
+    assert rows(database, "SELECT k, v FROM first") == [(1, 100), (3, 300)]
+    database.sql("DROP TABLE first; DROP TABLE aside")
+
+
+def test_a_view_is_read_by_the_names_of_one_moment(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The names in it change between the look at the view and the look at what it reads."""
+    database.sql("CREATE TABLE first (k int); CREATE TABLE last (k int); INSERT INTO first VALUES (1)")
+    database.sql("INSERT INTO last VALUES (3); CREATE VIEW above AS SELECT k FROM first")
+    before(monkeypatch, names, "parse_query", lambda: swapped(database))
+    assert rows(database, "SELECT count(*), min(k) FROM above") == [(1, 1)]
+    assert rows(database, "SELECT k FROM first") == [(3,)]
+    database.sql("DROP TABLE first; DROP TABLE aside CASCADE")
+
+
+def test_truncate_takes_the_rows_of_the_table_that_it_was_allowed_to(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database.sql("CREATE TABLE first (k int); CREATE TABLE last (k int); INSERT INTO first VALUES (1)")
+    database.sql("INSERT INTO last VALUES (3)")
+    before(monkeypatch, upkeep, "refuse_append_only", lambda: swapped(database))
+    assert refused(database, "TRUNCATE first").sqlstate == "55000"
+    assert rows(database, "SELECT k FROM aside") == [(1,)] and rows(database, "SELECT k FROM first") == [(3,)]
+    database.sql("DROP TABLE first; DROP TABLE aside")
+
+
+@pytest.mark.parametrize("statement", ["ADD w int DEFAULT 0", "ADD PRIMARY KEY (k)"])
+def test_a_table_that_is_to_be_replaced_and_gets_another_name(
+    database: Database, monkeypatch: pytest.MonkeyPatch, statement: str
+) -> None:
+    """Another one that has its name by then gives it no rows."""
+    database.sql("CREATE TABLE first (k int, v int); CREATE TABLE last (k int, v int)")
+    database.sql("INSERT INTO first VALUES (1, 10); INSERT INTO last VALUES (3, 300)")
+    before(monkeypatch, replacing_tables, "name_while_filled", lambda: swapped(database))
+    assert refused(database, f"ALTER TABLE first {statement}").sqlstate == "55000"
+    assert rows(database, "SELECT * FROM aside") == [(1, 10)] and rows(database, "SELECT * FROM first") == [(3, 300)]
+    assert not [o.name for o in database.catalog.state.objects.values() if "$" in o.name]
+    database.sql("DROP TABLE first; DROP TABLE aside")
+
+
+def test_what_has_another_name_is_not_dropped_by_the_old_one(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database.sql("CREATE TABLE first (k int); CREATE TABLE last (k int); INSERT INTO first VALUES (1)")
+    before(monkeypatch, dropping, "parts_of", lambda: swapped(database))
+    assert refused(database, "DROP TABLE first").sqlstate == "55000"
+    assert rows(database, "SELECT k FROM aside") == [(1,)] and rows(database, "SELECT k FROM first") == []
+    database.sql("DROP TABLE first; DROP TABLE aside")
+
+
+def test_the_rows_of_create_table_as_go_into_no_other_one(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    database.sql("CREATE TABLE last (k int)")
+    before(monkeypatch, dml, "plan_rows", lambda: swapped(database))
+    assert refused(database, "CREATE TABLE first AS SELECT 1 AS k").sqlstate == "55000"
+    assert rows(database, "SELECT k FROM first") == [] and refused(database, "SELECT * FROM aside").sqlstate == "42P01"
+    database.sql("DROP TABLE first")
+
+
+def test_names_in_quotes_that_views_read(database: Database) -> None:
+    database.sql('CREATE TABLE "a""b" (k int); INSERT INTO "a""b" VALUES (1); CREATE VIEW v AS SELECT k FROM "a""b"')
+    for old, new in (('"a""b"', "c"), ("c", '"d""e"')):
+        database.sql(f"ALTER TABLE {old} RENAME TO {new}")
+        assert rows(database, "SELECT k FROM v") == [(1,)]
+    database.sql('DROP TABLE "d""e" CASCADE')
 
 
 def test_names_that_change_while_others_read_and_write(database: Database) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from clients import connect
 from headrace.catalog.contents import TableContent
+from headrace.coordinator.decide import retry_turns
 from headrace.server import ServerThread
 from headrace.session.database import Database
 from support import WAIT_S, eventually
@@ -191,6 +192,23 @@ def test_who_was_refused_may_go_on_otherwise(server: ServerThread, database: Dat
         refused(own, other, table)
         own.execute(f"INSERT INTO {table} VALUES (5, 5)")
     assert content(database, table)[0] == (1, 9)
+
+
+@pytest.mark.parametrize("text", ["BEGIN", "UPDATE {t} SET n = 0 WHERE id = 1; UPDATE {t} SET n = 0 WHERE id = 2"])
+def test_who_waits_for_a_turn_does_so_within_the_time_limit(
+    server: ServerThread, table: str, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    monkeypatch.setattr(retry_turns, "LASTS_S", 10.0 * WAIT_S)
+    with connect(server) as first, connect(server) as second, connect(server) as other:
+        for one in (first, second):
+            refused(one, other, table)
+        first.execute("BEGIN")
+        second.execute("SET statement_timeout = 100")
+        with pytest.raises(psycopg.errors.QueryCanceled):
+            second.execute(text.format(t=table))
+        assert second.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
+        second.execute("BEGIN")
+        second.execute("COMMIT")
 
 
 def test_rollback_to_after_an_error(server: ServerThread, database: Database, table: str) -> None:

@@ -78,8 +78,12 @@ def label(record: ObjectRecord) -> str:
 
 def check_named(state: CatalogState, record: ObjectRecord) -> None:
     """Raise `StatementError` for an object that has another name by now, or is gone."""
-    now = state.objects.get(record.id)
-    if now is None or (now.schema, now.name) != (record.schema, record.name):
+    check_same(state.object_named(record.schema, record.name), record)
+
+
+def check_same(found: object, record: ObjectRecord) -> None:
+    """Raise `StatementError` where a name stands for something else by now than when a statement looked at it first."""
+    if not isinstance(found, ObjectRecord) or found.id != record.id:
         raise StatementError(f'"{label(record)}" was renamed or dropped meanwhile', sqlstate="55000", hint="try again")
 
 
@@ -102,6 +106,15 @@ class Names:
     """The time zone in which queries are bound, those of plain views in them included."""
     made: int | None = None
     """The id of the plain view whose names are looked up: it has the columns that there were when it was made."""
+    state: CatalogState | None = None
+    """What is looked up in; None for what there is at each look-up."""
+
+    def now(self) -> Names:
+        """The same in what there is now: a query's names, those of views in it included, are of one moment."""
+        return self if self.state is not None else replace(self, state=self._newest())
+
+    def _newest(self) -> CatalogState:
+        return self.catalog.state if self.checked else self.catalog.image
 
     @property
     def schema(self) -> str:
@@ -113,7 +126,7 @@ class Names:
 
     def find(self, name: TableName) -> ObjectRecord | None:
         """The object of that name, whatever its kind."""
-        state = self.catalog.state if self.checked else self.catalog.image
+        state = self._newest() if self.state is None else self.state
         for schema in (name.schema,) if name.schema else self.search_path:
             found = state.object_named(schema, name.name)
             if found is not None and not isinstance(found.content, SchemaContent):
@@ -169,7 +182,7 @@ class Names:
         """Look-up of the names in a view, with its search path and the rights of its owner."""
         path = view.content_as(ViewContent).search_path
         rights = None if self.rights is None else Rights.of(self.rights.state, view.owner)
-        return Names(self.catalog, path, rights=rights, zone=self.zone, made=view.id)
+        return Names(self.catalog, path, rights=rights, zone=self.zone, made=view.id, state=self.state)
 
     def _undefined(self, name: TableName) -> UndefinedTable:
         known = [label(o) for o in self.catalog.state.objects.values() if o.content.relation]
@@ -189,6 +202,7 @@ class BoundQuery:
     def __init__(self, query: Query, names: Names, depth: int = 0, typed: bool = True):
         if depth > _MAX_VIEW_DEPTH:
             raise NotSupported("views are nested too deeply")
+        names = names.now()
         self.query = query
         self._typed = typed
         """Whether the binder may translate it; views from before there was one keep the meaning that they had."""

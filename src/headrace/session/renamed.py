@@ -124,8 +124,7 @@ class _Naming:
     def view(self, record: ObjectRecord) -> ObjectRecord:
         """What is stored of a plain view, which knows all that it reads by names along a search path of its own."""
         content = record.content_as(ViewContent)
-        text = content.query.casefold()
-        if self.name.casefold() not in text and self.record.name.casefold() not in text:
+        if not any(_may_say(content.query, name) for name in (self.name, self.record.name)):
             return record
 
         def spell(name: TableName) -> TableName | None:
@@ -177,3 +176,8 @@ class _Naming:
             hint=f'drop "{shown}" before, and create it again'
             if record.id != self.record.id else "create another one, and drop this one",
         )  # fmt: skip
+
+
+def _may_say(text: str, name: str) -> bool:
+    """Whether a text may have a name in it, in quotes or not."""
+    return name.casefold().replace('"', '""') in text.casefold()

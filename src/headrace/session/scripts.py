@@ -66,6 +66,7 @@ def _run(context: Context, run: Run, statement: st.Statement, *, last: bool) -> 
         _commit(context, statement)
     elif transaction is None and does is InScript.OPENS and not last:
         read_only = context.on_standby or context.variables.is_on("default_transaction_read_only")
-        context.transaction = opened(context, read_only=read_only)
-        context.transaction.script = True
+        with context.runner.going_on(statement):  # it may have to wait for its turn
+            context.transaction = opened(context, read_only=read_only)
+            context.transaction.script = True
     return run(statement)

@@ -122,15 +122,10 @@ def create_table(context: Context, statement: st.CreateTable) -> Result:
         defaults={c.name: c.default for c in statement.columns if c.default is not None},
     )
     coordinator = context.coordinator
-    table_id = coordinator.create_relation(
-        replace(
-            new_record(
-                context, content, statement.name, columns, statement.text, statement.primary_key, given.options,
-                given.needed,
-            ),
-            secrets=given.secrets,
-        )
+    record = new_record(
+        context, content, statement.name, columns, statement.text, statement.primary_key, given.options, given.needed,
     )  # fmt: skip
+    table_id = coordinator.create_relation(replace(record, secrets=given.secrets))
     if statement.query is None:
         told = 'storage parameter "{}" has no effect: it is about files that PostgreSQL keeps'
         notices = webhooks.notices(context) if takes_requests else [Notice(told.format(name)) for name in storage]
@@ -139,7 +134,7 @@ def create_table(context: Context, statement: st.CreateTable) -> Result:
 
     made = st.Insert(statement.name, (), query=statement.query, text=statement.text)
     try:
-        inserted = insert(context, made).tag
+        inserted = insert(context, made, replace(record, id=table_id)).tag
     except BaseException:
         with suppress(HeadraceError):  # others may have built on it, or dropped it
             coordinator.drop([table_id])

@@ -40,7 +40,7 @@ from headrace.session.execution.write_targets import (
     target_columns,
     target_table,
 )
-from headrace.session.names import BoundQuery, label, names_of, null_relation
+from headrace.session.names import BoundQuery, check_same, label, names_of, null_relation
 from headrace.session.result import Result, ResultColumn, columns_of_record, with_origins
 from headrace.session.system.asking_functions import localize
 from headrace.session.transactions import Transaction
@@ -54,12 +54,14 @@ from headrace.state.table_changes import Delta, TableChange
 S = TypeVar("S", st.Insert, st.Update, st.Delete)
 
 
-def insert(context: Context, statement: st.Insert) -> Result:
-    """INSERT of rows or of a query's result."""
+def insert(context: Context, statement: st.Insert, into: ObjectRecord | None = None) -> Result:
+    """INSERT of rows or of a query's result; `into` is the table, where another one of the name will not do."""
     plan = plan_rows(context, statement)
     if plan is not None:
         return run_plan(context, plan)
     record = target_table(context, statement)
+    if into is not None:
+        check_same(record, into)
     columns = target_columns(record, statement.columns)
     ignore, conflict = ignores(record, statement), conflict_of(record, statement)
     # Spark's tasks give all rows the same defaults; a query without a list of columns may leave any of them out.
@@ -210,7 +212,7 @@ def update(context: Context, statement: st.Update) -> Result:
     key = key_wanted(context, record, statement)
 
     def run(transaction: Transaction) -> tuple[Result, Written | None]:
-        bound = _bound(context, record, query, joined)
+        bound = _bound(context, record, statement, query)
         found = _affected(context, transaction, record, _assigned_to(targets, bound, key), statement)
         if found is None:
             written = update_large(context, transaction, record, targets, bound, joined=joined)
@@ -243,7 +245,7 @@ def delete_rows(context: Context, transaction: Transaction, record: ObjectRecord
     query = delete_query(statement, [c.name for c in record.columns])
     joined = statement.sources is not None
     key = key_wanted(context, record, statement)
-    bound = _bound(context, record, query, joined)
+    bound = _bound(context, record, statement, query)
     found = _affected(context, transaction, record, _assigned_to(record.columns, bound, key), statement)
     if found is None:
         written = delete_large(context, transaction, record, bound, joined=joined)
@@ -280,10 +282,12 @@ def _is_large(transaction: Transaction, record: ObjectRecord, wanted: Returning 
     return wanted is None and transaction.work.stored_rows(record.id) > ROWS_AT_MOST
 
 
-def _bound(context: Context, record: ObjectRecord, query: Query, joined: bool) -> BoundQuery:
-    if joined and not record.primary_key:
+def _bound(context: Context, record: ObjectRecord, statement: st.Update | st.Delete, query: Query) -> BoundQuery:
+    """The query for the rows that a statement changes. Raises if another table has the name of the one it changes."""
+    if statement.sources is not None and not record.primary_key:
         raise NotSupported("UPDATE ... FROM and DELETE ... USING on a table without a primary key")
     bound = BoundQuery(localize(context, query), names_of(context))
+    check_same(bound.targets.get(statement.table), record)
     if any(inner.as_of() for inner in bound.queries()):
         raise NotSupported(
             "FOR SYSTEM_TIME AS OF in UPDATE and DELETE",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -19,7 +19,7 @@ from headrace.session.execution.existing import missing, refuse_automatic
 from headrace.session.execution.handler import Handler, Needs
 from headrace.session.execution.value_results import having, rows_result
 from headrace.session.hidden_views import is_part, parts_of
-from headrace.session.names import kind_called, label, names_of
+from headrace.session.names import check_named, kind_called, label, names_of
 from headrace.session.result import Notice, Result
 from headrace.sql import statements as st
 from headrace.sql.statements import TableName
@@ -40,7 +40,13 @@ def drop(context: Context, statement: st.Drop) -> Result:
         else:
             context.rights.require_owner(found, to_drop=True)
             wanted.append(found)
-    return Result(statement.tag, notices=[*notices, *drop_records(context, wanted, cascade=statement.cascade)])
+
+    def check() -> None:
+        state = context.catalog.state
+        for record in (o for o in wanted if o.id in state.objects):  # what is gone is told in other words
+            check_named(state, record)
+
+    return Result(statement.tag, notices=[*notices, *drop_records(context, wanted, check, cascade=statement.cascade)])
 
 
 def cancel_jobs(context: Context, statement: st.CancelJobs) -> Result:
@@ -57,8 +63,12 @@ def cancel_jobs(context: Context, statement: st.CancelJobs) -> Result:
     return replace(found, notices=[*found.notices, *map(Notice, told)])
 
 
-def drop_records(context: Context, wanted: Sequence[ObjectRecord], *, cascade: bool) -> list[Notice]:
-    """Drop objects, and with `cascade` those built on them. What to tell. Raises `DependentObjectsExist`."""
+def drop_records(
+    context: Context, wanted: Sequence[ObjectRecord], check: Callable[[], None] | None = None, *, cascade: bool
+) -> list[Notice]:  # fmt: skip
+    """Drop objects, and with `cascade` those built on them. What to tell. Raises `DependentObjectsExist`, and `check`,
+    which is asked while nobody else defines anything.
+    """
     order, extra = _drop_order(context, wanted)
     needed = [o for o in extra if not isinstance(o.content, IndexContent)]
     if needed and not cascade:
@@ -69,7 +79,7 @@ def drop_records(context: Context, wanted: Sequence[ObjectRecord], *, cascade: b
         state = context.catalog.state
         parts = parts_of(state, [o.id for o in order])
         gone = list({o.id: o for o in [*order, *parts, *_filled_beside(state, parts)]}.values())
-        notices += map(Notice, fed.drop(context, gone))
+        notices += map(Notice, fed.drop(context, gone, check))
     for record in order:
         routines.forget(context, record)
     return notices

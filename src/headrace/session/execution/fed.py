@@ -9,7 +9,8 @@ A table with a connector is a hidden source of changes and this view of it.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Final
 
@@ -90,11 +91,15 @@ def is_fed(state: CatalogState, record: ObjectRecord) -> bool:
     return source_of(state, record) is not None
 
 
-def drop(context: Context, records: Sequence[ObjectRecord]) -> list[str]:
+def drop(context: Context, records: Sequence[ObjectRecord], check: Callable[[], None] | None = None) -> list[str]:
     """Drop objects together, and let go of what sources among them hold where they read: what to tell.
 
-    Raises what `Coordinator.drop` raises; then nothing is let go of.
+    Raises what `Coordinator.drop` raises, and `check`, which is asked while nobody else defines anything; then nothing
+    is let go of.
     """
     found = discards(context.catalog.state, records, context.coordinator.secrets)
-    context.coordinator.drop([o.id for o in records])
+    with nullcontext() if check is None else context.coordinator.defining():
+        if check is not None:
+            check()
+        context.coordinator.drop([o.id for o in records])
     return [text for discard in found for text in discard()]

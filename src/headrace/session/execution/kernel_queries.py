@@ -19,7 +19,7 @@ from headrace.session.context import Context
 from headrace.session.execution.select import compute
 from headrace.session.execution.snapshots import open_snapshot
 from headrace.session.kernel_plans import Wrap, leaf_name
-from headrace.session.names import BoundQuery, names_of
+from headrace.session.names import BoundQuery, check_same, names_of
 from headrace.sql.parser import parse_query
 from headrace.sql.query import Query
 from headrace.state.arrangement import Arrangement
@@ -142,6 +142,8 @@ def _planned(context: Context, wanted: AssignedQuery, table: ObjectRecord | None
 def all_rows(context: Context, table: ObjectRecord) -> pa.Table | None:
     """A table's rows as the session sees them, without Spark; None where there are too many to have them here."""
     bound = BoundQuery(all_of(table), names_of(context))
+    for found in bound.targets.values():
+        check_same(found, table)
     with ExitStack() as stack:
         snapshot = open_snapshot(context, bound, stack)
         assert snapshot is not None

@@ -36,7 +36,7 @@ from headrace.session.execution.refilling import (
     undo,
 )
 from headrace.session.execution.widening import can_widen, widen_table
-from headrace.session.names import label
+from headrace.session.names import check_named, label
 from headrace.sql.statements import ColumnDef
 
 _OTHERS: Final = "drop the table and create it again"
@@ -151,7 +151,9 @@ def _with_shared_slot(context: Context, table: ObjectRecord, source: ObjectRecor
         source, id=0, name=f"{table.name}$slot", columns=(), content=content, options=as_shared(source.options),
         created_ms=context.clock.now_ms(),
     )  # fmt: skip
-    context.coordinator.share(source.id, origin, options)
+    with context.coordinator.defining():
+        check_named(context.catalog.state, table)  # the names of both have its name
+        context.coordinator.share(source.id, origin, options)
     return context.catalog.state.objects[source.id]
 
 
@@ -166,7 +168,9 @@ def _new_source(
     )  # fmt: skip
     open_source(record.options, record.columns, context.coordinator.secrets(record.secrets)).claim()
     try:
-        return replace(record, id=context.coordinator.create_relation(record))
+        with context.coordinator.defining():
+            check_named(context.catalog.state, table)  # from then on it keeps its name
+            return replace(record, id=context.coordinator.create_relation(record))
     except DuplicateTable:
         check_not_refreshed(context.catalog.state, table)  # it has begun meanwhile
         raise

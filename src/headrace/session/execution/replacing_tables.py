@@ -27,7 +27,7 @@ from headrace.errors import (
 from headrace.session.context import Context
 from headrace.session.execution.in_transaction import opened
 from headrace.session.execution.refilling import new_index
-from headrace.session.names import label
+from headrace.session.names import check_named, label
 from headrace.session.transactions import Transaction
 
 
@@ -71,7 +71,9 @@ def put_in_place(
     definition = definition_with(table, text)
     other = replace(other, name=name_while_filled(table), content=content, definition=definition)
     try:
-        other = replace(other, id=coordinator.create_relation(other))
+        with coordinator.defining():
+            check_named(context.catalog.state, table)  # from then on it keeps its name, by which its rows are read
+            other = replace(other, id=coordinator.create_relation(other))
     except DuplicateTable as error:
         error.hint = "A table is filled under this name while it gets a key or columns: DROP TABLE what has it."
         raise

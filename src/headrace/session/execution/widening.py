@@ -34,7 +34,7 @@ from headrace.session.execution import ddl, fed
 from headrace.session.execution.kernel_queries import all_of
 from headrace.session.execution.refilling import check_asked, check_not_refreshed, check_running, new_table, take_place
 from headrace.session.execution.select import select
-from headrace.session.names import label
+from headrace.session.names import check_named, label
 from headrace.sql.parser import parse_query
 from headrace.sql.statements import ColumnDef
 from headrace.sql.type_names import pg_type_text
@@ -89,6 +89,7 @@ def _beside(
     planner = context.planner  # a start of Spark defines all that there is, and must not wait for this while this waits
     with context.coordinator.defining():
         check_not_refreshed(context.catalog.state, table)  # it may have begun meanwhile, or even ended
+        check_named(context.catalog.state, table)
         _check_unaltered(context, table, source)
         key = fed.key_of(table, source)
         context.coordinator.add_columns(source.id, columns, found_by)
