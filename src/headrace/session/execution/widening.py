@@ -89,8 +89,8 @@ def _beside(
     planner = context.planner  # a start of Spark defines all that there is, and must not wait for this while this waits
     with context.coordinator.defining():
         check_not_refreshed(context.catalog.state, table)  # it may have begun meanwhile, or even ended
-        check_named(context.catalog.state, table)
         _check_unaltered(context, table, source)
+        check_named(context.catalog.state, table)
         key = fed.key_of(table, source)
         context.coordinator.add_columns(source.id, columns, found_by)
         return new_table(context, table, context.catalog.state.objects[source.id], key, text, planner)
