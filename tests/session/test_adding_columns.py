@@ -113,6 +113,16 @@ def test_indexes_go_on(session: Session, database: Database) -> None:
     run(session, "DROP INDEX ac_i", "DROP TABLE ac CASCADE")
 
 
+def test_all_of_several_indexes_go_on(session: Session) -> None:
+    """Those made first are not as far as the table has come with those made later."""
+    run(session, "CREATE TABLE ac (a int PRIMARY KEY, b int)", "INSERT INTO ac VALUES (1, 1), (2, 2)",
+        *(f"CREATE INDEX ac_{i} ON ac (b)" for i in range(3)))  # fmt: skip
+    run(session, "ALTER TABLE ac ADD c int DEFAULT 1", "INSERT INTO ac VALUES (3, 2, 2)", "FLUSH")
+    jobs = "SELECT name, status FROM headrace_catalog.jobs WHERE name LIKE 'ac%'"
+    assert run(session, jobs) == [(f"ac_{i}", "running") for i in range(3)]
+    assert run(session, "SELECT * FROM ac WHERE b = 2") == [(2, 2, 1), (3, 2, 2)]
+
+
 def test_values_are_computed_once_or_for_each_row(session: Session) -> None:
     run(session, "CREATE TABLE ac (a int)", "INSERT INTO ac SELECT * FROM generate_series(1, 20)")
     run(session, "ALTER TABLE ac ADD t timestamptz DEFAULT now(), ADD u uuid DEFAULT gen_random_uuid()")
@@ -197,6 +207,22 @@ def test_who_has_begun_to_read_before_never_sees_it_empty(
             assert run(other, "SELECT a FROM ac") == [(1,)]
         run(other, "ROLLBACK")
         assert run(other, "SELECT a FROM ac") == [(1,)]
+
+
+@pytest.mark.parametrize("index", [False, True])
+def test_rows_that_are_gone_are_not_missed_where_they_were_still_there(
+    session: Session, database: Database, index: bool
+) -> None:
+    """The table is empty by now, and has rows for who has begun to read before."""
+    run(session, "CREATE TABLE ac (a int)", "CREATE TABLE IF NOT EXISTS ac_other (a int)", "INSERT INTO ac VALUES (1)")
+    if index:
+        run(session, "CREATE INDEX ac_i ON ac (a)")
+    with closing(database.session()) as other:
+        run(other, "BEGIN", "SELECT * FROM ac_other")
+        run(session, "DELETE FROM ac", "ALTER TABLE ac ADD b int")
+        assert state_of(other, "SELECT a FROM ac") == "HR001", "an epoch that is too old"
+        run(other, "ROLLBACK", "INSERT INTO ac VALUES (2, 3)")
+    assert run(session, "SELECT * FROM ac") == [(2, 3)]
 
 
 def test_columns_are_there_after_a_restart(

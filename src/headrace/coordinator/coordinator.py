@@ -411,13 +411,14 @@ class Coordinator:
         """
         self._changing("DROP", lambda: self._parts.life.drop(ids))
 
-    def take_place(self, new_id: int, old_id: int, indexes: Mapping[int, int]) -> None:
+    def take_place(self, new_id: int, old_id: int, indexes: Mapping[int, int], filled: int) -> None:
         """Drop a table, and give its name, owner, grants and comments to another one, in one step.
 
         The same of its indexes: `indexes` are the new ones, each with the one whose place it takes. Plain views go on.
+        `filled` is the epoch from which on the new table has the rows of the old one, before its indexes were made.
         Durable on return. Raises `DependentObjectsExist` if anything is built on the one that goes, `UndefinedTable`.
         """
-        self._changing("ALTER", lambda: self._parts.life.take_place(new_id, old_id, indexes))
+        self._changing("ALTER", lambda: self._parts.life.take_place(new_id, old_id, indexes, filled))
 
     def succeed(self, new_id: int, old_id: int, indexes: Mapping[int, int], check: Callable[[], None]) -> None:
         """Let a table that another one has been filled beside with more columns give it its name, in one step.

@@ -16,7 +16,7 @@ from headrace.catalog.contents import (
     SinkContent,
     SubscriptionContent,
 )
-from headrace.catalog.edits import AddEvent, Delete, Edit, Put, RaiseSafe
+from headrace.catalog.edits import AddEvent, AdvanceJob, CommitTable, Delete, Edit, Put, RaiseSafe
 from headrace.catalog.records import JobPlan, JobRecord, ObjectRecord, StateTableRecord
 from headrace.catalog.state import CatalogState
 from headrace.common.columns import Column
@@ -389,10 +389,11 @@ class Lifecycle:
                 self._delete(ids, jobs)
         live.notify()
 
-    def take_place(self, new_id: int, old_id: int, indexes: Mapping[int, int]) -> None:
+    def take_place(self, new_id: int, old_id: int, indexes: Mapping[int, int], filled: int) -> None:
         """See `Coordinator.take_place`.
 
-        Of before it was filled the new table is not seen: there it is empty.
+        Of before it was filled the new table is not seen: there it is empty. Its indexes were made after that, so they
+        need nothing of before, whatever epoch it has been taken along to by one of them.
         """
         live = self._live
         with self.statement():
@@ -409,14 +410,14 @@ class Lifecycle:
                 placed, event = in_place_of(state.objects[old_id], state.objects[new_id], until)
                 kept = [named_as(state.objects[i], state.objects[new]) for new, i in indexes.items()]
                 relation = live.graph.relation(new_id)
-                filled = state.state_tables[relation.state_table].committed_epoch
             with live.changed:
                 done = lambda: self._runtime.stopping or live.epochs.complete >= filled  # noqa: E731
                 live.changed.wait_until(done, None, self._runtime.check)
-            edits: list[Edit] = [*map(Put, (placed, *kept, *views)), RaiseSafe(relation.state_table, filled), event]
+            edits: list[Edit] = [*map(Put, (placed, *kept, *views)), event]
             with self._withdrawn(gone) as jobs, self._locks.raising, self._writing_paused(), self._ticking:
                 with live.lock:
                     relation.safe = max(relation.safe, filled)
+                edits += _not_before(self._catalog.state, relation, filled)
                 self._delete(gone, jobs, edits)
                 self._rename([placed, *kept])
             for record in (placed, *kept):
@@ -497,3 +498,11 @@ class Lifecycle:
         self._vault.forget(ids)
         self._forget(ids)
         self._planning.forget(ids)
+
+
+def _not_before(state: CatalogState, relation: LiveRelation, epoch: int) -> list[Edit]:
+    """What makes durable that a table, whose safe epoch has been raised, is not seen as of less than an epoch."""
+    if state.state_tables[relation.state_table].committed_epoch >= epoch:
+        return [RaiseSafe(relation.state_table, relation.safe)]
+    # It got no rows, and has not been committed.
+    return [CommitTable(relation.state_table, epoch, epoch), AdvanceJob(relation.id, epoch, epoch)]

@@ -98,9 +98,10 @@ def _fill(
         with context.within(own):
             copy(own, other)
         outcome = own.work.commit(context.check)
+        filled = own.work.fix() if outcome is None else outcome.epoch
         existing = indexes_of(context.catalog.state, table.id)
         indexes = {new_index(context, made, other, index): index.id for index in existing}
-        context.coordinator.take_place(other.id, table.id, indexes)
+        context.coordinator.take_place(other.id, table.id, indexes, filled)
     finally:
         own.close()
     if outcome is not None:
