@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -17,6 +18,7 @@ from headrace.common.columns import Column
 from headrace.connectors.base import EMPTIED, PART, Admission, Binding, Offsets, ReadTask, Source
 from headrace.connectors.postgres import content_parts, fetching, unchanged
 from headrace.connectors.postgres.cdc import PostgresCdcSource
+from headrace.connectors.postgres.rows_there import UnderWay
 from headrace.connectors.postgres.slot_table import SlotTable
 from headrace.connectors.postgres.tables import table_file
 from headrace.connectors.sources import open_source
@@ -30,7 +32,10 @@ _numbers = itertools.count()
 @pytest.fixture(scope="module")
 def server() -> Iterator[Postgres]:
     try:
-        with postgres_server({"wal_level": "logical", "fsync": "off", "max_replication_slots": "200"}) as found:
+        # A standby that never comes is waited for by nobody but who asks for that.
+        standby = {"synchronous_standby_names": "nobody", "synchronous_commit": "local"}
+        options = {"wal_level": "logical", "fsync": "off", "max_replication_slots": "200", **standby}
+        with postgres_server(options) as found:
             yield found
     except NoPostgres as error:
         pytest.skip(str(error))
@@ -588,6 +593,37 @@ def test_rows_that_swap_their_keys_and_change_at_once_are_never_wrong(server: Po
     followed.run("UPDATE # SET n = 'of later'")
     with pytest.raises(SourceError, match="nobody knows any more"):
         followed.read(first, bound)
+
+
+def test_who_is_asked_must_have_seen_what_the_log_tells(server: Postgres) -> None:
+    """A transaction that waits for a standby is in the log, and whoever asks has each row by its key of before."""
+    followed = Wide(server)
+    followed.run("INSERT INTO # VALUES (1, 'a', 1, repeat('a', 9000)), (2, 'b', 2, repeat('b', 9000))")
+    first = followed.bind().offsets
+    followed.kept, followed.at = {row["id"]: row for row in followed.read({}, first)}, first
+    followed.source.acknowledge(first)
+    swap = f"BEGIN; {'; '.join(SWAP)}; UPDATE # SET w = w + 10; COMMIT".replace("#", followed.table)
+    with server.connect() as c, server.connect(options="-c synchronous_commit=on") as waiting:
+        commits = threading.Thread(target=waiting.execute, args=(swap,))
+        commits.start()
+        while c.execute("SELECT FROM pg_stat_activity WHERE wait_event = 'SyncRep'").fetchone() is None:
+            assert commits.is_alive()
+        try:
+            bound = followed.bind().offsets
+            with pytest.raises(SourceError, match="cannot be seen"):
+                followed.read(first, bound)
+        finally:
+            waiting.cancel()  # to wait: it is committed
+            commits.join()
+    followed.kept |= {row["id"]: row for row in followed.read(first, bound)}
+    assert followed.rows() == followed.truth() == {1: ("b", 12, "b" * 9000), 2: ("a", 11, "a" * 9000)}
+
+
+def test_numbers_of_transactions_go_round() -> None:
+    under_way = UnderWay(frozenset({2**32 - 2}), 3)
+    assert [under_way.has(n) for n in (2**32 - 3, 2**32 - 2, 2**32 - 1, 0, 2, 3, 4)] == [
+        False, True, False, False, False, True, True
+    ]  # fmt: skip
 
 
 def test_content_of_one_moment_is_seen_with_what_comes_next(server: Postgres) -> None:

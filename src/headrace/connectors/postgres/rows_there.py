@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 
@@ -40,6 +40,23 @@ class ToldSince(NamedTuple):
     """those of rows that were deleted, or have got other keys,"""
     emptied: bool
     """and whether the table was truncated."""
+    unseen: bool
+    """Whether a transaction up to there was still under way for whoever asked."""
+
+
+class UnderWay(NamedTuple):
+    """The transactions of a server that somebody does not see, by their numbers as the log has them.
+
+    One that waits for a synchronous standby is in the log already.
+    """
+
+    running: frozenset[int]
+    next: int
+    """This and later ones have not ended, either."""
+
+    def has(self, number: int) -> bool:
+        """Whether a transaction is among them: numbers go round."""
+        return number in self.running or (number - self.next) % _NUMBERS < _NUMBERS // 2
 
 
 class RowsThere:
@@ -76,8 +93,14 @@ class RowsThere:
         what it tells is taken in, too, so that does not matter: of a row that is gone by then there is None.
         Raises `SourceError` where nobody can tell.
         """
+        under_way = self._under_way()
         found = [self.texts(key) for key in keys]
-        since = self._since(log)
+        since = self._since(log, under_way)
+        if since.unseen:
+            raise SourceError(
+                "a change of PostgreSQL is in its log and cannot be seen by those who ask for a row",
+                hint="its transaction is about to end, or waits for a synchronous standby; then this goes on",
+            )
         made: list[dict[str, pa.Array] | None] = []
         for key, texts in zip(keys, found):
             gone = since.emptied or key in since.gone
@@ -94,18 +117,24 @@ class RowsThere:
                 made.append(texts)
         return made
 
-    def _since(self, log: TableLog) -> ToldSince:
+    def _under_way(self) -> UnderWay:
+        """Those that are not seen now; by later questions no others of which the log has told by now."""
+        following, running = self._open().execute(_UNDER_WAY).fetchone()
+        self._open().rollback()
+        return UnderWay(frozenset(int(number) % _NUMBERS for number in running), int(following) % _NUMBERS)
+
+    def _since(self, log: TableLog, under_way: UnderWay) -> ToldSince:
         """What the log tells up to now. All that answers of before have seen is in it."""
         end = end_of_log(self._open())
         self._open().rollback()
         told, gone = set[Texts](), set[Texts]()
-        found = _Truncations(log.table, log.place)
+        found = _Transactions(log.table, log.place, under_way)
         decoder = Decoder(log.table, self._key, self._key, log.place, end)
         for events in decoder.changes(found.without(log.messages(end))):
             keys = [*zip(*(events.values[name].to_pylist() for name in self._key))]
             told.update(keys)
             gone.update(key for key, deleted in zip(keys, events.deletes.tolist()) if deleted)
-        return ToldSince(frozenset(told), frozenset(gone), found.seen)
+        return ToldSince(frozenset(told), frozenset(gone), found.emptied, found.unseen)
 
     def _open(self) -> Connection:
         if self._connection is None:
@@ -113,30 +142,43 @@ class RowsThere:
         return self._connection
 
 
-class _Truncations:
-    """Looks for those of a table in transactions that end behind a place."""
+class _Transactions:
+    """Looks for those that truncate a table and end behind a place, and for those before that are not seen."""
 
-    def __init__(self, table: int, place: int) -> None:
-        self._table, self._place = table, place
-        self._open = False
-        self.seen = False
+    def __init__(self, table: int, place: int, under_way: UnderWay) -> None:
+        self._table, self._place, self._under_way = table, place, under_way
+        self._number = 0
+        """Of the transaction whose end has not come yet,"""
+        self._truncates = False
+        """and whether it truncates the table."""
+        self.emptied = self.unseen = False
 
     def without(self, batches: Iterator[Messages]) -> Iterator[Messages]:
-        """All other messages."""
+        """All messages but truncations."""
         for positions, data in batches:
-            others = [i for i, message in enumerate(data) if not self._is_one(message)]
+            others = [i for i, message in enumerate(data) if not self._truncation(message)]
             yield Messages(positions[others], [data[i] for i in others])
 
-    def _is_one(self, message: bytes) -> bool:
-        if message[:1] == b"C":
+    def _truncation(self, message: bytes) -> bool:
+        kind = message[:1]
+        if kind == b"B":
+            (self._number,) = struct.unpack_from("!I", message, 17)
+        elif kind == b"C":
             (end,) = struct.unpack_from("!q", message, 10)
-            self.seen = self.seen or (self._open and end > self._place)
-            self._open = False
-        truncates = message[:1] == b"T"
-        self._open = self._open or (truncates and self._table in truncated_tables(message))
-        return truncates
+            self.emptied = self.emptied or (self._truncates and end > self._place)
+            self.unseen = self.unseen or (end <= self._place and self._under_way.has(self._number))
+            self._truncates = False
+        elif kind == b"T":
+            self._truncates = self._truncates or self._table in truncated_tables(message)
+        return kind == b"T"
 
 
 def _literal(text: str) -> str:
     """A text in a query with parameters."""
     return text.replace("%", "%%")
+
+
+_NUMBERS: Final = 1 << 32
+"""So many numbers of transactions there are before they begin anew."""
+_UNDER_WAY: Final = """SELECT pg_snapshot_xmax(s)::text, ARRAY(SELECT pg_snapshot_xip(s)::text)
+                       FROM pg_current_snapshot() AS s"""
