@@ -189,6 +189,7 @@ def test_nobody_writes_while_a_key_is_added(
     monkeypatch.setattr(type(database.coordinator), "take_place", placed)
     run(session, "ALTER TABLE up_a ADD PRIMARY KEY (a)")
     writer.join(30)
+    assert told in (["written"], ["40001"]), "it may be run again as it is"
     rows = run(session, "SELECT * FROM up_a")
     assert sorted(rows) == ([(1,), (2,)] if told == ["written"] else [(1,)]), (told, rows)
     other.close()
@@ -199,7 +200,7 @@ def test_a_table_of_an_open_transaction_is_another_one_afterwards(session: Sessi
     run(session, "CREATE TABLE up_a (a int)", "INSERT INTO up_a VALUES (1)")
     run(other, "BEGIN", "INSERT INTO up_a VALUES (2)")
     run(session, "ALTER TABLE up_a ADD PRIMARY KEY (a)")
-    assert state_of(other, "COMMIT") in ("40001", "42P01")
+    assert state_of(other, "COMMIT") == "40001"
     assert run(session, "SELECT * FROM up_a") == [(1,)]
     other.close()
 

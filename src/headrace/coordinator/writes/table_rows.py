@@ -13,7 +13,7 @@ from contextlib import ExitStack
 import pyarrow as pa
 
 from headrace.catalog.contents import TableContent
-from headrace.catalog.records import run_id
+from headrace.catalog.records import ObjectRecord, run_id
 from headrace.coordinator.run.live_state import LiveRelation, LiveState
 from headrace.coordinator.run.storage import Storage
 from headrace.coordinator.writes.group import TableGroup
@@ -24,7 +24,7 @@ from headrace.coordinator.writes.requests import serialization_failure
 from headrace.coordinator.writes.row_cache import RowCache
 from headrace.coordinator.writes.stored import StoredRows, TableVersions
 from headrace.coordinator.writes.written_rows import FoundRow
-from headrace.errors import SerializationFailure, UndefinedTable, WrongObjectType
+from headrace.errors import HeadraceError, SerializationFailure, UndefinedTable, WrongObjectType
 from headrace.state.schema import RunRef
 
 DROPPED_KNOWN = 1_000
@@ -44,8 +44,8 @@ class TableRows:
         self._rows = RowCache()
         self._versions = TableVersions(storage, live.epochs)
         self._stored = StoredRows(storage.root)
-        self._dropped: dict[int, str] = {}
-        """The names of tables that were dropped lately, for those that still want to write to them."""
+        self._dropped: dict[int, ObjectRecord] = {}
+        """Tables that were dropped lately, for those that still want to write to them."""
         self._layouts: dict[int, tuple[LiveRelation, RowLayout]] = {}
 
     def recover(self) -> None:
@@ -66,7 +66,7 @@ class TableRows:
             self._rows.forget(table_id)
             known = self._layouts.pop(table_id, None)
             if known is not None:
-                self._dropped[table_id] = known[0].name
+                self._dropped[table_id] = known[0].record
             while len(self._dropped) > DROPPED_KNOWN:
                 del self._dropped[next(iter(self._dropped))]
         self._stored.forget(table_id)
@@ -93,20 +93,31 @@ class TableRows:
         return known[1]
 
     def table(self, table_id: int) -> LiveRelation:
-        """The table. Raises `UndefinedTable`, `WrongObjectType`."""
+        """The table. Raises `UndefinedTable`, `WrongObjectType`; `SerializationFailure` where another has its name."""
         with self._live.lock:
             table = self._live.graph.relations.get(table_id)
         if table is None:
-            name = self._dropped.get(table_id)
-            raise UndefinedTable(
-                f"relation {table_id} does not exist" if name is None else f'table "{name}" does not exist',
-                hint="it was dropped meanwhile",
-            )
+            raise self._gone(table_id, self._dropped.get(table_id))
         if not table.writable or table.schema is None:
             raise WrongObjectType(f'"{table.name}" is not a table', hint="only tables can be written to")
         if table.dropped:
-            raise UndefinedTable(f'table "{table.name}" does not exist')
+            raise self._gone(table_id, table.record)
         return table
+
+    def _gone(self, table_id: int, record: ObjectRecord | None) -> HeadraceError:
+        """Why a table cannot be written to that was there when a statement was read."""
+        if record is None:
+            return UndefinedTable(f"relation {table_id} does not exist", hint="it was dropped meanwhile")
+        name = record.schema, record.name
+        with self._live.lock:
+            others = (r for r in self._live.graph.relations.values() if r.id != table_id and not r.dropped)
+            again = any((r.record.schema, r.record.name) == name for r in others)
+        if again:  # after ALTER TABLE ... ADD, for which writes have waited
+            return SerializationFailure(
+                f'table "{record.name}" has got columns or a key, or was created again, meanwhile',
+                hint="run the statement, or the transaction, again",
+            )
+        return UndefinedTable(f'table "{record.name}" does not exist', hint="it was dropped meanwhile")
 
     def last_change(self, tables: Collection[int]) -> int:
         """The epoch of the last change of any of these tables."""
