@@ -29,13 +29,13 @@ class TurnTaking:
         `check` raises if nobody waits any more.
         """
         with self._changed:
-            turn = self._turns.ask(tables)
+            turn = self._turns.ask(tables, self._clock.monotonic_s())
         try:
             with self._changed:
                 while not self._turns.has_come(turn, self._clock.monotonic_s()):
                     check()
                     left_s = self._turns.left_s(turn, self._clock.monotonic_s())
-                    self._changed.wait(CHECK_S if left_s is None else min(left_s, CHECK_S))
+                    self._changed.wait(max(0.0, min(left_s, CHECK_S)))
             yield
         finally:
             with self._changed:
