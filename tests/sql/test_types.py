@@ -182,3 +182,10 @@ def test_intervals(text: str, expected: tuple[int, int, int]) -> None:
 def test_bad_interval() -> None:
     with pytest.raises(InvalidDatetime):
         parse_interval("1 fortnight")
+
+
+@pytest.mark.parametrize("name", ["serial", "bigserial", "smallserial"])
+def test_integers_that_would_have_to_count_are_refused(name: str) -> None:
+    """Rows would have null where their numbers are left to the database."""
+    with pytest.raises(NotSupported, match="there are no sequences"):
+        parse_type(name)

@@ -17,11 +17,8 @@ _SIMPLE: dict[exp.DType, str] = {
     _D.BOOLEAN: "boolean",
     _D.TINYINT: "smallint",
     _D.SMALLINT: "smallint",
-    _D.SMALLSERIAL: "smallint",
     _D.INT: "int",
-    _D.SERIAL: "int",
     _D.BIGINT: "bigint",
-    _D.BIGSERIAL: "bigint",
     _D.FLOAT: "float",
     _D.DOUBLE: "double",
     _D.TEXT: "string",
@@ -72,11 +69,18 @@ def spark_type(kind: exp.DataType) -> str:
     name = kind.sql(dialect="postgres").lower()
     if name in _OBJECT_IDS:
         return held_as(name)
+    if which in _COUNTED:
+        raise NotSupported(
+            f"the type {name} is not supported: there are no sequences",
+            hint="Declare it as an integer and give the numbers, or as varchar DEFAULT gen_random_uuid()::text.",
+        )
     if which == _D.USERDEFINED:
         raise UndefinedObject(f'type "{name}" does not exist')
     raise NotSupported(f"the type {name} is not supported", hint="Keep it as varchar, or convert it in the query.")
 
 
+_COUNTED = {_D.SMALLSERIAL, _D.SERIAL, _D.BIGSERIAL}
+"""Integers with a default that counts: there are no sequences, and rows would have null where nobody gives a number."""
 _OBJECT_IDS = ("oid", "regclass", "regtype", "regproc")
 """Types of the system catalogs that columns of tables can be declared with."""
 

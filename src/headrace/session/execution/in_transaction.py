@@ -117,11 +117,13 @@ def explained(
 def end(context: Context) -> Transaction | None:
     """End the open transaction, with its cursors and portals, whatever becomes of it; returns it."""
     transaction, context.transaction = context.transaction, None
-    context.drop_portals(0)
-    if context.cursors:
-        for cursor in context.cursors.pop_those(lambda cursor: not cursor.held):
-            cursor.close()
-    context.variables.end_transaction()
-    if transaction is not None:
-        transaction.close()
+    try:
+        context.drop_portals(0)
+        if context.cursors:
+            for cursor in context.cursors.pop_those(lambda cursor: not cursor.held):
+                cursor.close()
+    finally:
+        context.variables.end_transaction()
+        if transaction is not None:
+            transaction.close()
     return transaction
