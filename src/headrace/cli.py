@@ -475,7 +475,8 @@ def _open(settings: Settings, master: str | None, scratch: Path | None = None, *
     from headrace.dataflow.spark import spark_start
     from headrace.session.instance import open_on
 
-    os.environ.pop("HEADRACE_SECRET_KEYS", None)  # what is started from here on has no use for them
+    for name in [name for name in os.environ if name.upper() == "HEADRACE_SECRET_KEYS"]:
+        del os.environ[name]  # what is started from here on has no use for them
     start = spark_start(settings, master, settings.data_dir / "spark.log")
     return open_on(start, settings, scratch, standby=standby)
 
