@@ -406,6 +406,10 @@ class Wide(Followed):
         older = [row | {"v": None, "n": "of before", "_op": "upsert", "_at": -1} for row in found]
         return pa.RecordBatch.from_pylist([*older, *found, *older], schema=self.source.schema)
 
+    def take_content(self, bound: Any) -> None:
+        """Read what there was before anything that the first binding has."""
+        self.kept, self.at = {row["id"]: row for row in self.read({}, bound)}, bound
+
     def rows(self) -> dict[int, Any]:
         return {i: (row["v"], row["w"], row["n"]) for i, row in self.kept.items() if row["_op"] != "delete"}
 
@@ -563,7 +567,7 @@ def test_rows_swap_their_keys_while_content_is_read(server: Postgres, moment: in
     followed.run("INSERT INTO # VALUES (1, 'a', 1, repeat('a', 9000)), (2, 'b', 2, repeat('b', 9000))")
     first = followed.bind().offsets
     followed.run(*SWAP[:moment])
-    followed.kept, followed.at = {row["id"]: row for row in followed.read({}, first)}, first
+    followed.take_content(first)
     followed.run(*SWAP[moment:], "UPDATE # SET w = w + 10")
     followed.source.acknowledge(first)
     followed.take()
@@ -575,7 +579,7 @@ def test_a_row_gets_a_key_that_two_others_had_while_content_is_read(server: Post
     followed.run("INSERT INTO # VALUES (5, 'v', 0, repeat('five', 1000)), (6, 'x', 0, repeat('six', 1000))")
     first = followed.bind().offsets
     followed.run("DELETE FROM # WHERE id = 6", "UPDATE # SET id = 6", "INSERT INTO # VALUES (5, 'w', 0, 'n')")
-    followed.kept, followed.at = {row["id"]: row for row in followed.read({}, first)}, first
+    followed.take_content(first)
     followed.source.acknowledge(first)
     followed.take()
     assert followed.rows() == followed.truth()
@@ -587,7 +591,7 @@ def test_rows_that_swap_their_keys_and_change_at_once_are_never_wrong(server: Po
     followed.run("INSERT INTO # VALUES (1, 'a', 1, repeat('a', 9000)), (2, 'b', 2, repeat('b', 9000))")
     first = followed.bind().offsets
     followed.run(*SWAP)
-    followed.kept, followed.at = {row["id"]: row for row in followed.read({}, first)}, first
+    followed.take_content(first)
     followed.source.acknowledge(first)
     bound = followed.bind().offsets
     followed.run("UPDATE # SET n = 'of later'")
@@ -600,7 +604,7 @@ def test_who_is_asked_must_have_seen_what_the_log_tells(server: Postgres) -> Non
     followed = Wide(server)
     followed.run("INSERT INTO # VALUES (1, 'a', 1, repeat('a', 9000)), (2, 'b', 2, repeat('b', 9000))")
     first = followed.bind().offsets
-    followed.kept, followed.at = {row["id"]: row for row in followed.read({}, first)}, first
+    followed.take_content(first)
     followed.source.acknowledge(first)
     swap = f"BEGIN; {'; '.join(SWAP)}; UPDATE # SET w = w + 10; COMMIT".replace("#", followed.table)
     with server.connect() as c, server.connect(options="-c synchronous_commit=on") as waiting:
@@ -640,7 +644,7 @@ def test_a_row_gets_another_key_while_content_is_read(server: Postgres) -> None:
     followed.run("INSERT INTO # VALUES (5, 'v', 0, repeat('long', 1000))")
     first = followed.bind().offsets
     followed.run("UPDATE # SET w = 1", "UPDATE # SET w = 2", "UPDATE # SET id = 6")
-    followed.kept, followed.at = {row["id"]: row for row in followed.read({}, first)}, first
+    followed.take_content(first)
     followed.source.acknowledge(first)
     bound, then = followed.bind().offsets, followed.truth()
     followed.run("UPDATE # SET n = 'of later than all that is bound'")
@@ -659,7 +663,7 @@ def test_another_row_gets_a_key_while_content_is_read(server: Postgres, before: 
         followed.run(*changes)
     else:
         followed.run("INSERT INTO # VALUES (6, 'x', 0, repeat('six', 1000))")
-    followed.kept, followed.at = {row["id"]: row for row in followed.read({}, first)}, first
+    followed.take_content(first)
     if not before:
         followed.run("DELETE FROM # WHERE id = 6", *changes)
     followed.source.acknowledge(first)
