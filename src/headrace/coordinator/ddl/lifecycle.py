@@ -39,7 +39,7 @@ from headrace.coordinator.decide.view_options import checked_options, on_error
 from headrace.coordinator.decide.widths import left_wide, narrowed, wider
 from headrace.coordinator.observe.epoch_history import History
 from headrace.coordinator.run.lanes import Lanes
-from headrace.coordinator.run.live_state import Job, LiveRelation, LiveState
+from headrace.coordinator.run.live_state import Job, LiveRelation, LiveState, take_up
 from headrace.coordinator.run.locks import Locks
 from headrace.coordinator.run.runtime import Runtime
 from headrace.coordinator.run.storage import Storage
@@ -419,20 +419,10 @@ class Lifecycle:
                     relation.safe = max(relation.safe, filled)
                 edits += _not_before(self._catalog.state, relation, filled)
                 self._delete(gone, jobs, edits)
-                self._rename([placed, *kept])
+                take_up(live, [placed, *kept])
             for record in (placed, *kept):
                 self._planning.define_new(record)
         live.notify()
-
-    def _rename(self, records: Sequence[ObjectRecord]) -> None:
-        """Let relations be called as their records say."""
-        graph = self._live.graph
-        with self._live.lock:
-            for record in records:
-                graph.relation(record.id).record = record
-                job = graph.jobs.get(record.id)
-                if job is not None:
-                    job.rename(record.name, automatic=False)
 
     @contextmanager
     def _withdrawn(self, ids: Sequence[int]) -> Iterator[list[Job]]:

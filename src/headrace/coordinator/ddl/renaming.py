@@ -10,8 +10,7 @@ from headrace.catalog.records import ObjectRecord
 from headrace.catalog.state import CatalogState
 from headrace.common.faults import fault_point
 from headrace.coordinator.ddl.lifecycle import Lifecycle
-from headrace.coordinator.decide.automatic import is_automatic
-from headrace.coordinator.run.live_state import LiveRelation, LiveState
+from headrace.coordinator.run.live_state import LiveState, take_up
 
 Renamed = Callable[[CatalogState], Sequence[ObjectRecord]]
 """What a change of a name changes, by the catalog's content: first what has another name."""
@@ -42,18 +41,3 @@ def rename(catalog: Catalog, live: LiveState, life: Lifecycle, changes: Renamed)
         take_up(live, changed)
         fault_point("rename.after")
     live.notify()
-
-
-def take_up(live: LiveState, changed: Sequence[ObjectRecord]) -> None:
-    """Let what runs know objects by what is stored of them by now."""
-    graph = live.graph
-    with live.changed:
-        for record in (o for o in changed if o.content.in_graph):
-            if record.id in graph.relations:
-                graph.relations[record.id].record = record
-            else:
-                graph.relations[record.id] = LiveRelation(record)
-            job = graph.jobs.get(record.id)
-            if job is not None:
-                job.rename(record.name, automatic=is_automatic(record))
-        live.changed.notify_all()

@@ -17,11 +17,10 @@ from headrace.common.faults import fault_point
 from headrace.connectors.base import SHARED_BY
 from headrace.coordinator.ddl.lifecycle import Lifecycle
 from headrace.coordinator.ddl.planning import Planning
-from headrace.coordinator.ddl.renaming import take_up
 from headrace.coordinator.decide.exact import newest
 from headrace.coordinator.decide.former import indexes_of, is_former, succession
 from headrace.coordinator.observe.arrival import job_failed
-from headrace.coordinator.run.live_state import LiveState
+from headrace.coordinator.run.live_state import LiveState, take_up
 from headrace.coordinator.run.locks import Locks
 from headrace.coordinator.run.runtime import Runtime
 from headrace.coordinator.run.ticker import Ticker

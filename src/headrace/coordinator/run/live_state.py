@@ -9,10 +9,12 @@ from dataclasses import field, replace
 from typing import Any, Literal, Protocol
 
 from headrace.catalog.catalog import Catalog
+from headrace.catalog.records import ObjectRecord
 from headrace.catalog.state import CatalogState
 from headrace.common.clock import Clock
 from headrace.common.lazy_dataclass import dataclass
 from headrace.connectors.base import SlotStanding, Source
+from headrace.coordinator.decide.automatic import is_automatic
 from headrace.coordinator.decide.graph import Graph
 from headrace.coordinator.decide.job import JobState, PlanFacts
 from headrace.coordinator.decide.relation import RelationState
@@ -164,3 +166,18 @@ class LiveState:
         with self.changed:
             self.changed.notify_all()
         self._wake_others()
+
+
+def take_up(live: LiveState, changed: Sequence[ObjectRecord]) -> None:
+    """Let what runs know objects by what is stored of them by now."""
+    graph = live.graph
+    with live.changed:
+        for record in (o for o in changed if o.content.in_graph):
+            if record.id in graph.relations:
+                graph.relations[record.id].record = record
+            else:
+                graph.relations[record.id] = LiveRelation(record)
+            job = graph.jobs.get(record.id)
+            if job is not None:
+                job.rename(record.name, automatic=is_automatic(record))
+        live.changed.notify_all()
