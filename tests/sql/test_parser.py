@@ -389,6 +389,10 @@ def test_what_is_added_may_end_with_the_text(text: str) -> None:
 
 @pytest.mark.parametrize(("sql", "message"), [
     ("COPY (SUBSCRIBE v", 'near "SUBSCRIBE"'), ("COPY (SUBSCRIBE v) FROM STDIN", 'near "FROM"'),
+    ("COPY (SUBSCRIBE v FULL WITH (snapshot = false)) TO STDOUT", "snapshot contradicts"),
+    ("COPY (SUBSCRIBE v SINCE begin() WITH (snapshot)) TO STDOUT", "snapshot contradicts"),
+    ("COPY (SUBSCRIBE v WITH (progress, progress)) TO STDOUT", "option progress"),
+    ("COPY (SUBSCRIBE v WITH (speed)) TO STDOUT", "option speed"),
     ("COPY (SUBSCRIBE v UP TO then()) TO STDOUT", 'near "then"'), ("SUBSCRIBE v", 'near "SUBSCRIBE"'),
     ("FETCH 1 FROM c WITH (wait = 1)", "one option: timeout"), ("CREATE SUBSCRIPTION s", "end of input"),
     ("DECLARE c SUBSCRIPTION CURSOR FOR s SINCE tomorrow()", "SINCE tomorrow"),
@@ -406,6 +410,10 @@ def test_what_follows_the_changes_of_a_relation() -> None:
     assert isinstance(copy, st.CopySubscribe) and copy.format.form == "csv"
     assert (str(copy.target), copy.ends, copy.progress) == ("a.v", True, True)
     assert copy.since == st.Since("at_ms", at_ms=1_789_000_000_000)
+    (whole,) = parse("COPY (SUBSCRIBE v WITH (SNAPSHOT, PROGRESS = false)) TO STDOUT")
+    assert isinstance(whole, st.CopySubscribe) and (whole.since, whole.progress) == (st.Since("full"), False)
+    (changes,) = parse("COPY (SUBSCRIBE v WITH (snapshot = false)) TO STDOUT")
+    assert isinstance(changes, st.CopySubscribe) and changes.since == st.Since()
     (declared,) = parse('DECLARE "C" SUBSCRIPTION CURSOR FOR s SINCE 11631264789659648')
     assert declared == st.DeclareSubscriptionCursor(
         "C", st.TableName(None, "s"), st.Since("position", position="11631264789659648")

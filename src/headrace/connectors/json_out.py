@@ -80,6 +80,14 @@ def text(value: object) -> bytes:
         return json.dumps(_finite(value), default=_spelled, ensure_ascii=False, separators=(",", ":")).encode()
 
 
+def bare(value: object) -> bytes:
+    """A value that is not nested as `text` spells it, but without quotes and what they need."""
+    if isinstance(value, str):
+        return value.encode()
+    found = text(value)
+    return found[1:-1] if found.startswith(b'"') else found
+
+
 def _spelled(value: object) -> str:
     if isinstance(value, datetime):
         return value.isoformat(timespec="microseconds").replace("+00:00", "Z")

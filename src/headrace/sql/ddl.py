@@ -200,7 +200,7 @@ def _at_start(cursor: Cursor, message: str, state: str) -> StatementError:
 
 
 def _format(cursor: Cursor, found: dict[str, str], named: OptionReferences) -> None:
-    """Read `INCLUDE ...`, `FORMAT x ENCODE y (...)` into the options `include.*`, `format`, `encode`, `encode.*`."""
+    """Read `INCLUDE ...`, `FORMAT x ENCODE y (...) KEY ENCODE z` into the options that the words stand for."""
     while cursor.match("INCLUDE"):
         part = cursor.identifier()
         if part == "header" and cursor.is_string():
@@ -216,6 +216,9 @@ def _format(cursor: Cursor, found: dict[str, str], named: OptionReferences) -> N
             named.secrets.update({f"encode.{key}": name for key, name in own.secrets.items()})
             if own.connection is not None:
                 cursor.refuse("a connection in FORMAT ... ENCODE", "A connection stands in WITH (...).")
+        if cursor.match("KEY"):
+            cursor.expect("ENCODE")
+            found["key.encode"] = cursor.word().lower()
 
 
 def _on_conflict(cursor: Cursor) -> str:

@@ -40,25 +40,41 @@ def declare(cursor: Cursor) -> st.Statement:
 
 
 def subscribe(cursor: Cursor) -> tuple[st.TableName, st.Since, bool, bool]:
-    """Read `SUBSCRIBE [TO] relation [SINCE ... | FULL] [UP TO now()] [WITH (progress)]`, which COPY has in brackets.
+    """Read `SUBSCRIBE [TO] relation [SINCE ... | FULL] [UP TO now()] [WITH (progress, snapshot)]`, in brackets of COPY.
 
     What is read: the relation, where to begin, whether to end with what there is now, and whether to tell of progress.
     """
     cursor.expect("SUBSCRIBE")
     cursor.match("TO")
-    target, since, progress = cursor.table_name(), _since(cursor), False
+    target, since = cursor.table_name(), _since(cursor)
     ends = cursor.match("UP", "TO")
     if ends:
         cursor.expect("NOW")
         cursor.expect("(")
         cursor.expect(")")
-    if cursor.match("WITH"):
-        cursor.expect("(")
-        cursor.expect("PROGRESS")
-        progress = not cursor.match("=") or _truth(cursor)
-        cursor.expect(")")
+    given = _modes(cursor) if cursor.match("WITH") else {}
+    if given.get("snapshot", since.what == "full") != (since.what == "full"):
+        if since.what != "now":
+            raise InvalidParameter(
+                "snapshot contradicts where SUBSCRIBE is told to begin", hint="leave one of them out"
+            )
+        since = st.Since("full")
     cursor.expect_end()
-    return target, since, ends, progress
+    return target, since, ends, given.get("progress", False)
+
+
+def _modes(cursor: Cursor) -> dict[str, bool]:
+    """Read `(progress [= true], snapshot [= true])`, as Materialize has them; snapshot is FULL."""
+    found: dict[str, bool] = {}
+    cursor.expect("(")
+    while True:
+        name = cursor.word().lower()
+        if name not in ("progress", "snapshot") or name in found:
+            raise InvalidParameter(f"option {name} of SUBSCRIBE", hint="progress and snapshot, each once")
+        found[name] = not cursor.match("=") or _truth(cursor, name)
+        if not cursor.match(","):
+            cursor.expect(")")
+            return found
 
 
 def timeout_s(cursor: Cursor) -> float:
@@ -80,10 +96,10 @@ def duration_ms(what: str, text: str, position: int | None = None) -> int:
     return found
 
 
-def _truth(cursor: Cursor) -> bool:
+def _truth(cursor: Cursor, name: str) -> bool:
     word = cursor.word().lower()
     if word not in ("true", "false", "on", "off"):
-        raise InvalidParameter("progress is true or false")
+        raise InvalidParameter(f"{name} is true or false")
     return word in ("true", "on")
 
 

@@ -191,8 +191,11 @@ class DeltaTarget(Target):
 class KafkaTarget(Target):
     """A topic; one of upserts is read as the table that it stands for."""
 
-    def __init__(self, server: Kafka, format: str, registry: SchemaRegistry | None = None) -> None:
+    def __init__(
+        self, server: Kafka, format: str, registry: SchemaRegistry | None = None, key_encode: str | None = None
+    ) -> None:
         super().__init__()
+        self.key_encode = key_encode
         self.server, self.format, self.upserts, self.registry = server, format, format != "plain", registry
         self.topic = server.topic(f"target-{next(_numbers)}", 3)
 
@@ -201,6 +204,7 @@ class KafkaTarget(Target):
             "connector": "kafka", "topic": self.topic, "properties.bootstrap.server": self.server.servers,
             "format": self.format, "encode": "json" if self.registry is None else "avro",
             **({} if self.registry is None else {"encode.schema.registry": self.registry.url}),
+            **({} if self.key_encode is None else {"key.encode": self.key_encode}),
         }  # fmt: skip
 
     def emptied(self) -> None:
@@ -213,6 +217,8 @@ class KafkaTarget(Target):
         values = [
             (m.key(), None if m.value() is None else self._read(m.value())) for m in self.server.records(self.topic)
         ]
+        if self.key_encode == "text":
+            assert all(int(key) == value["id"] for key, value in values if value is not None)
         if self.format == "plain":
             return Counter((value["id"], value["v"]) for _, value in values)
         table: dict[Any, Any] = {}

@@ -41,7 +41,7 @@ from schema_registry import SchemaRegistry, schema_registry
 
 KINDS = (
     "postgres upsert", "postgres append", "files", "s3 parquet", "s3 csv", "gs json", "az parquet",
-    "kafka plain", "kafka upsert", "kafka debezium", "kafka avro",
+    "kafka plain", "kafka upsert", "kafka debezium", "kafka avro", "kafka keys",
     "iceberg upsert", "iceberg append", "deltalake upsert", "deltalake append", "http upsert", "http append",
 )  # fmt: skip
 
@@ -105,6 +105,9 @@ def target(request: pytest.FixtureRequest, tmp_path: Path) -> Target:
         made = HttpTarget(request.getfixturevalue("receiver"), kind == "upsert")
     elif kind == "avro":
         made = KafkaTarget(request.getfixturevalue("kafka"), "upsert", request.getfixturevalue("registry"))
+    elif kind == "keys":
+        servers = request.getfixturevalue("kafka"), "upsert", request.getfixturevalue("registry")
+        made = KafkaTarget(*servers, key_encode="text")
     elif name == "kafka":
         made = KafkaTarget(request.getfixturevalue("kafka"), kind)
     else:

@@ -25,5 +25,6 @@ Writing:
 sink.py       the sink: an epoch is one transaction of a producer
 producing.py  the producers, one of each sink in a process, which outlives epochs
 envelopes.py  changes as records of a topic
+plain_keys.py keys that are encoded otherwise than values
 refused.py    which records a broker refuses for good
 """

@@ -14,6 +14,7 @@ from headrace.connectors.kafka.registry import OPTIONS as REGISTRY_OPTIONS
 from headrace.errors import HeadraceError, InvalidParameter
 
 DELIMITER = "encode.delimiter"
+KEY_ENCODE = "key.encode"
 ANSWER_S = 10.0
 """How long a broker has for an answer."""
 PAUSE_S = 0.2
@@ -54,6 +55,8 @@ SINK = DeclaredOptions(
         Option("format", "`FORMAT PLAIN` (rows that are added), `UPSERT` (no value is a deletion) or `DEBEZIUM`.",
                default="plain", choices=("plain", "upsert", "debezium")),
         Option("encode", "Of keys and values: `ENCODE JSON` or `AVRO`.", default="json", choices=("json", "avro")),
+        Option(KEY_ENCODE, "Of keys, where it is not that of values: `KEY ENCODE TEXT`, `BYTES` or `JSON`.",
+               choices=("text", "bytes", "json")),
         *REGISTRY_OPTIONS,
     ),
     "properties.", _PROPERTIES, secret_prefix=True,

@@ -20,8 +20,19 @@ from headrace.connectors.held_changes import HeldChanges
 from headrace.connectors.json_out import NotSpelled
 from headrace.connectors.kafka.avro import AvroForm
 from headrace.connectors.kafka.envelopes import Form, Json, Record, RecordChange, changes, named, record
-from headrace.connectors.kafka.options import ANSWER_S, SINK, Complaints, asked, properties, told
-from headrace.connectors.kafka.producing import SinkProducer, given_back, taken
+from headrace.connectors.kafka.options import (
+    ANSWER_S,
+    KEY_ENCODE,
+    PAUSE_S,
+    SINK,
+    ClientError,
+    Complaints,
+    asked,
+    properties,
+    told,
+)
+from headrace.connectors.kafka.plain_keys import WithKeys, key_form
+from headrace.connectors.kafka.producing import Client, SinkProducer, given_back, taken
 from headrace.connectors.kafka.refused import ALONE, for_good, refused
 from headrace.connectors.kafka.registry import Registry, check_encode
 from headrace.connectors.refusals import MOST_AT_ONCE, PassingChanges, RowsRefused, collects, not_spelled
@@ -29,6 +40,8 @@ from headrace.connectors.sinks import SINK_OPTIONS, Sink, SinkPosition, already_
 from headrace.errors import InvalidParameter, NotSupported, SinkError
 
 POLL_EVERY = 1000
+MADE_S = 3.0
+"""How long brokers that make topics have for one. They do not say whether they do: so long lasts a refusal, too."""
 FORGOTTEN_MS = 6 * 86_400_000
 """Brokers forget the offsets of a group that nobody is a member of after a week, unless told otherwise."""
 
@@ -58,12 +71,17 @@ class KafkaSink(Sink):
         self._target = f"topic {self._topic} of {self._name}"
         check_encode(options, values["encode"])
         self._form: Form = Json(self._key)
+        self._avro: AvroForm | None = None
+        keys: str | None = values[KEY_ENCODE]
         if values["encode"] == "avro":
-            self._form = AvroForm(Registry(options, SinkError), self._topic, columns, self._key)
+            own_key = () if keys is not None else self._key
+            self._form = self._avro = AvroForm(Registry(options, SinkError), self._topic, columns, own_key)
+        if keys is not None:
+            self._form = WithKeys(key_form(keys, self._format, self._key, columns), self._form)
 
     def _register(self) -> None:
-        if isinstance(self._form, AvroForm):
-            self._form.register(self._format)
+        if self._avro is not None:
+            self._avro.register(self._format)
 
     def reach(self) -> None:
         """See `Sink`."""
@@ -71,11 +89,27 @@ class KafkaSink(Sink):
         complaints = Complaints()
         config = {**self._config, "error_cb": complaints.heard}
         client = complaints.of(asked(self._name, SinkError, lambda: admin.AdminClient(config)))
-        found = asked(self._name, SinkError, lambda: client.list_topics(self._topic, timeout=ANSWER_S), complaints)
-        error = found.topics[self._topic].error
+        error = self._topic_error(client, complaints) and self._made(config)
         if error is not None:
             raise InvalidParameter(f"topic {self._topic} of {self._name}: {error.str()}", hint="create it there first")
         self._register()
+
+    def _made(self, config: Mapping[str, object]) -> ClientError | None:
+        """Ask for the topic as producers do, which some brokers make it for; what is wrong with it after that."""
+        complaints = Complaints()
+        kafka = needed_module("confluent_kafka", "kafka")
+        given = {**config, "error_cb": complaints.heard, "allow.auto.create.topics": True}
+        client = complaints.of(asked(self._name, SinkError, lambda: kafka.Producer(given)))
+        until_s = time.monotonic() + MADE_S
+        while (error := self._topic_error(client, complaints)) is not None and time.monotonic() < until_s:
+            time.sleep(PAUSE_S)
+        return error
+
+    def _topic_error(self, client: Client, complaints: Complaints) -> ClientError | None:
+        """What the brokers say is wrong with the topic."""
+        found = asked(self._name, SinkError, lambda: client.list_topics(self._topic, timeout=ANSWER_S), complaints)
+        error: ClientError | None = found.topics[self._topic].error
+        return error
 
     def write(self, position: SinkPosition, batches: Iterator[pa.RecordBatch]) -> int:
         """See `Sink`."""
