@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
@@ -18,7 +18,7 @@ from headrace.common.columns import Column
 from headrace.connectors.base import EMPTIED, PART, Admission, Binding, Offsets, ReadTask, Source
 from headrace.connectors.postgres import content_parts, fetching, unchanged
 from headrace.connectors.postgres.cdc import PostgresCdcSource
-from headrace.connectors.postgres.rows_there import UnderWay
+from headrace.connectors.postgres.rows_there import RowsThere, UnderWay
 from headrace.connectors.postgres.slot_table import SlotTable
 from headrace.connectors.postgres.tables import table_file
 from headrace.connectors.sources import open_source
@@ -517,7 +517,7 @@ def test_nobody_sees_values_of_later_than_the_rest(
     assert followed.source.whole(followed.at) and followed.rows() == followed.truth()
 
 
-def test_a_row_that_has_got_another_key_when_it_is_asked_for_is_asked_for_again(server: Postgres) -> None:
+def test_a_row_that_has_got_another_key_when_it_is_asked_for_is_asked_for_by_that(server: Postgres) -> None:
     """Its next change leaves the value out, too, and another row has its key by then."""
     followed = Wide(server)
     followed.source = followed.open(on_error="skip")
@@ -528,20 +528,55 @@ def test_a_row_that_has_got_another_key_when_it_is_asked_for_is_asked_for_again(
     bound = followed.bind().offsets
     followed.run("UPDATE # SET id = 9", "INSERT INTO # VALUES (5, 'w', 0, repeat('other', 9000))")
     found = followed.read(followed.at, bound)
-    assert [row["_op"] for row in found] == ["delete"]
+    assert [(row["id"], row["_op"], row["n"]) for row in found] == [(5, "upsert", "long" * 9000)]
     followed.kept, followed.at = {row["id"]: row for row in found}, bound
     followed.source.acknowledge(bound)
     followed.take()
     assert followed.source.whole(followed.at) and followed.rows() == followed.truth()
 
 
-@pytest.mark.parametrize("change", ["UPDATE # SET id = 11", "UPDATE # SET n = 'n'", "DELETE FROM #", "TRUNCATE #"])
-def test_what_cannot_be_known_is_told(server: Postgres, change: str) -> None:
-    """A row is asked for once more, and changes just then. It is seen as it was then or not at all."""
+def test_a_row_is_followed_while_it_is_asked_for(server: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It gets another key between two questions, and another row has the one that it had; in the end it stays."""
     followed = Wide(server)
-    followed.source = followed.open(on_error="null")
+    followed.source = followed.open(on_error="skip")
     followed.run("INSERT INTO # VALUES (5, 'v', 0, repeat('long', 9000))")
     followed.at = followed.bind().offsets
+    followed.source.acknowledge(followed.at)
+    followed.run("UPDATE # SET w = 1")
+    bound = followed.bind().offsets
+    asked: list[str] = []
+    texts = RowsThere.texts
+
+    def moving(there: RowsThere, key: Sequence[str]) -> dict[str, pa.Array] | None:
+        asked.append(key[0])
+        if len(asked) < 4:
+            followed.run(f"UPDATE # SET id = id + 1 WHERE id = {key[0]}",
+                         f"INSERT INTO # VALUES ({key[0]}, 'w', 0, 'other')")  # fmt: skip
+        return texts(there, key)
+
+    monkeypatch.setattr(RowsThere, "texts", moving)
+    found = followed.read(followed.at, bound)
+    assert asked == ["5", "6", "7", "8"]
+    assert [(row["id"], row["_op"], row["n"]) for row in found] == [(5, "upsert", "long" * 9000)]
+    followed.kept, followed.at = {row["id"]: row for row in found}, bound
+    followed.source.acknowledge(bound)
+    followed.take()
+    assert followed.rows() == followed.truth()
+
+
+@pytest.mark.parametrize("change", ["UPDATE # SET id = 11", "UPDATE # SET n = 'n'", "DELETE FROM #", "TRUNCATE #"])
+@pytest.mark.parametrize("on_error", ["fail", "skip", "null"])
+def test_a_row_that_changes_whenever_it_is_asked_for_is_seen_as_it_was(
+    server: Postgres, monkeypatch: pytest.MonkeyPatch, change: str, on_error: str
+) -> None:
+    if on_error == "fail":
+        monkeypatch.setattr(content_parts, "LEAST_BYTES", 8192)
+    followed = Wide(server)
+    followed.source = followed.open(on_error=on_error)
+    followed.run("INSERT INTO # VALUES (5, 'v', 0, repeat('long', 9000))",
+                 "INSERT INTO # SELECT i, 'v', 0, 'n' FROM generate_series(100, 1000) AS g(i)",
+                 "DELETE FROM # WHERE id > 5")  # fmt: skip
+    followed.at = followed.bind().offsets  # and no part has the row
     followed.source.acknowledge(followed.at)
     followed.run("UPDATE # SET w = 1")
     bound = followed.bind().offsets
@@ -549,10 +584,35 @@ def test_what_cannot_be_known_is_told(server: Postgres, change: str) -> None:
     followed.kept = {row["id"]: row for row in followed.read(followed.at, bound)}
     followed.at = bound
     followed.source.acknowledge(bound)
-    second = followed.bind().offsets
+    second, then = followed.bind().offsets, followed.truth()
     followed.run(change)
-    with pytest.raises(SourceError, match="nobody knows any more what a row"):
-        followed.read(bound, second)
+    followed.kept |= {row["id"]: row for row in followed.read(bound, second)}
+    assert followed.source.whole(second) and followed.rows() == then == {9: ("v", 1, "long" * 9000)}
+
+
+@pytest.mark.parametrize("change", [
+    "UPDATE # SET w = w + 1", "UPDATE # SET id = 11", "UPDATE # SET n = 'n'", "DELETE FROM #", "TRUNCATE #"
+])  # fmt: skip
+def test_a_row_at_fault_that_changes_all_the_time_holds_nothing_up(server: Postgres, change: str) -> None:
+    """It is left out, until an update says all of it."""
+    followed = Wide(server)
+    followed.columns = [followed.columns[0], Column("v", "int"), *followed.columns[2:]]
+    followed.source = followed.open(on_error="skip")
+    followed.run("INSERT INTO # VALUES (1, 'x', 1, repeat('long', 5000)), (2, '2', 1, repeat('long', 5000))")
+    followed.take()
+    followed.run("UPDATE # SET w = 2")
+    followed.take()
+    followed.run("UPDATE # SET w = 3")
+    bound = followed.bind().offsets
+    followed.run(change.replace("#", "# WHERE id = 1") if change.startswith("DELETE") else change + (
+        "" if change.startswith("TRUNCATE") else " WHERE id = 1"))  # fmt: skip
+    followed.kept |= {row["id"]: row for row in followed.read(followed.at, bound)}
+    assert followed.source.whole(bound) and followed.rows() == {2: (2, 3, "long" * 5000)}
+    followed.at = bound
+    followed.source.acknowledge(bound)
+    followed.run("INSERT INTO # VALUES (1, '1', 4, 'n') ON CONFLICT (id) DO UPDATE SET v = '1', w = 4, n = 'n'")
+    followed.take()
+    assert followed.rows()[1] == (1, 4, "n")
 
 
 SWAP = "UPDATE # SET id = 3 WHERE id = 1", "UPDATE # SET id = 1 WHERE id = 2", "UPDATE # SET id = 2 WHERE id = 3"

@@ -378,7 +378,9 @@ class PostgresCdcSource(Source):
         names = [column.name for column in self._own]
         if not (task.get(BEHIND_CONTENT) or task.get(SETTLED)):
             return Unchanged(self._key, names, beside, self.held)
-        asks, behind = partial(self._known_there, there, task), bool(task.get(BEHIND_CONTENT))
+        # Behind that all rows are here but those that were left out for their errors.
+        behind = bool(task.get(BEHIND_CONTENT))
+        asks = partial(self._known_there, there, task) if behind else None
         return Unchanged(self._key, names, beside, self.held, self._chains(task), asks, behind)
 
     def _chains(self, task: ReadTask) -> RowChains:
@@ -399,12 +401,13 @@ class PostgresCdcSource(Source):
     def _known_there(
         self, there: RowsThere, task: ReadTask, keys: Sequence[Texts]
     ) -> list[dict[str, pa.Array] | None]:  # fmt: skip
-        """The values of rows as `RowsThere.as_of` has them; None of one that is left out for its errors, too."""
+        """The values of rows as `RowsThere` has them; None of one that is left out for its errors, too."""
 
         def messages(end: int) -> Iterator[Messages]:
             return PostgresCdcSource._messages(self, {**task, "to": end})
 
-        found = there.as_of(keys, TableLog(messages, task[TABLE], task["to"]), bool(task.get(SETTLING)))
+        ask = there.of_later if task.get(SETTLING) else there.as_of
+        found = ask(keys, TableLog(messages, task[TABLE], task["to"]))
         return [None if texts is None else self._made_there(texts) for texts in found]
 
     def _made_there(self, texts: Mapping[str, pa.Array]) -> dict[str, pa.Array] | None:

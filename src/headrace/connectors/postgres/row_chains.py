@@ -60,6 +60,13 @@ class RowChains:
         """The key that a row has in the end; None where it was deleted."""
         return self._last[row]
 
+    def now(self) -> dict[Key, Texts | None]:
+        """The keys that rows had before all changes, and those that they have in the end; None where deleted."""
+        found: dict[Key, Texts | None] = {}
+        for keys, last in zip(self._keys, self._last):
+            found.setdefault(keys[0], last)  # who got the key later stands behind
+        return found
+
     def alone(self, row: int) -> list[Key]:
         """The keys that a row had and no other one."""
         return [key for key in self._keys[row] if key not in self._shared]

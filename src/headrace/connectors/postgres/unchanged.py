@@ -7,7 +7,8 @@ In the range in which content was read the table here holds rows of later than s
 of which moment: a row is held under one of the keys that it has had in the range. Under a key that another row has
 had, too, it may be that one. So only a key that was its own tells (`row_chains.py`). Where it is held under none, it
 was deleted, or it swapped keys with others, or it moved while content was read in parts, to where another part had been
-read already: it is asked for where it is, by the key that it has in the end.
+read already: it is asked for where it is, by the key that it has in the end. Behind that range the table here holds all
+rows but those that were left out for their errors: of one that is not here nobody has to be asked.
 
 What the log tells is kept in a file of its own for as long as the range is read, and only in a range in which a value
 is left out: nobody knows beforehand of which rows they will be asked for.
@@ -131,15 +132,15 @@ class Unchanged:
         self, pending: Sequence[tuple[int, str]], rows: Sequence[int], values: Mapping[str, dict[int, pa.Array]]
     ) -> UnknownValues:  # fmt: skip
         """Ask PostgreSQL for what nobody knows, and note it. Returns what is unknown still."""
-        if self.chains is None or self.there is None:
+        if self.chains is None:
             return UnknownValues([], sorted(pending))
         last = {row: self.chains.last(rows[row]) for row, _ in pending}
         keys = list(dict.fromkeys(key for key in last.values() if key is not None))
-        found = dict(zip(keys, self.there(keys))) if keys else {}
+        found = dict(zip(keys, self.there(keys))) if keys and self.there is not None else {}
         left: list[tuple[int, str]] = []
         for row, name in pending:
             key = last[row]
-            asked = None if key is None else found[key]
+            asked = None if key is None else found.get(key)
             if asked is not None:
                 values[name][row] = asked[name]
                 self._unknown.discard((ToldPlace(len(self.told), row), name))
