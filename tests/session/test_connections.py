@@ -16,6 +16,7 @@ from headrace.config import Settings
 from headrace.errors import HeadraceError
 from headrace.session.database import Database, connect
 from headrace.session.stored_roles import ROOT_OID
+from object_server import S3Server
 from postgres import HOST, Postgres
 from support import eventually
 
@@ -182,3 +183,46 @@ def test_who_may_use_one(database: Database) -> None:
         list(root.execute(sql))
     anna.close()
     root.close()
+
+
+def test_statements_that_were_written_for_risingwave(database: Database, s3: S3Server, logical: Postgres) -> None:
+    shop = logical.new_database("written_for_others")
+    shop.execute("CREATE TABLE paid (id int PRIMARY KEY, cents bigint)")
+    s3.put("others/a.csv", b"1,5\n2,7\n")
+    s3.put("others/deep/b.csv", b"3,9\n")
+    database.sql(f"""
+        CREATE SECRET others_key AS 'test';
+        CREATE SOURCE others (id int, cents bigint) WITH (
+            connector = 's3', s3.region_name = 'us-east-1', s3.bucket_name = '{s3.bucket}',
+            s3.endpoint_url = '{s3.endpoint}', s3.credentials.access = SECRET others_key,
+            s3.credentials.secret = SECRET others_key,
+            match_pattern = 'others/*.csv'
+        ) FORMAT PLAIN ENCODE CSV (without_header = 'true', delimiter = ',');
+        CREATE MATERIALIZED VIEW others_seen AS SELECT * FROM others;
+        CREATE SINK others_out FROM others_seen WITH (
+            connector = 's3', s3.region_name = 'us-east-1', s3.bucket_name = '{s3.bucket}',
+            s3.endpoint_url = '{s3.endpoint}', s3.credentials.access = SECRET others_key,
+            s3.credentials.secret = SECRET others_key,
+            s3.path = 'others_out', type = 'append-only'
+        ) FORMAT PLAIN ENCODE JSON;
+        CREATE SINK others_paid FROM others_seen WITH (
+            connector = 'jdbc', jdbc.url = 'jdbc:postgresql://{HOST}:{shop.port}/{shop.dbname}?user=root',
+            table.name = 'paid', type = 'upsert', primary_key = 'id'
+        )
+    """)  # fmt: skip
+
+    def paid() -> list[tuple[object, ...]]:
+        with shop.connect() as connection:
+            return connection.execute("SELECT * FROM paid ORDER BY 1").fetchall()
+
+    eventually(lambda: paid() == [(1, 5), (2, 7), (3, 9)])
+    database.sql(f"""
+        CREATE SOURCE others_back (id int, cents bigint) WITH (
+            connector = 'files', path = 's3://{s3.bucket}/others_out/',
+            s3.endpoint = '{s3.endpoint}', s3.region = 'us-east-1', s3.access.key = SECRET others_key,
+            s3.secret.key = SECRET others_key
+        ) FORMAT PLAIN ENCODE JSON
+    """)
+    eventually(lambda: database.sql("SELECT sum(cents) FROM others_back").rows() == [(21,)])
+    shown = database.sql("SHOW CREATE SINK others_paid").rows()[0][1]
+    assert "'jdbc'" in shown and "jdbc.url" in shown

@@ -18,6 +18,7 @@ option_reader.py       reads and checks the WITH options of a source
 policy.py              `on_error`: what becomes of a row that could not be understood
 confidential.py        a connector whose options hold secrets: no error shows their values
 connection_options.py  what a connection has, and what may stand beside it
+other_names.py         connectors and options by the names that RisingWave gives them
 
 Values:
 

@@ -202,8 +202,7 @@ def _kind(options: Mapping[str, str]) -> type[Sink]:
     if name is None:
         raise InvalidParameter("a sink needs the option connector", hint=f"one of {known}")
     if name not in _SINKS:
-        hint = "connector = 'postgres', host = ..., database = ..., table = ..." if name == "jdbc" else None
-        raise InvalidParameter(f"option connector of a sink must be one of {known}, not {name!r}", hint=hint)
+        raise InvalidParameter(f"option connector of a sink must be one of {known}, not {name!r}")
     module, attribute = _SINKS[name]
     found: type[Sink] = getattr(import_module(module), attribute)
     return found

@@ -13,7 +13,7 @@ from typing import Final
 from headrace.catalog.contents import ConnectionContent
 from headrace.catalog.records import ObjectRecord
 from headrace.common.lazy_dataclass import dataclass
-from headrace.connectors import connection_options
+from headrace.connectors import connection_options, other_names
 from headrace.connectors.confidential import hiding
 from headrace.connectors.connection_options import GivenOptions
 from headrace.errors import InvalidParameter
@@ -73,8 +73,10 @@ def resolved(
     """Those of a statement, whose own are `options`.
 
     Raises `UndefinedObject`, `WrongObjectType`, `InsufficientPrivilege`, and `InvalidParameter` where they contradict.
+    They come by headrace's names of them, whoever's the statement uses.
     """
-    given = GivenOptions(dict(options), secrets.named(context, statement))
+    named = other_names.of_sink if isinstance(statement, st.CreateSink) else other_names.of_source
+    given = named(GivenOptions(dict(options), secrets.named(context, statement)))
     if statement.connection is None:
         return Resolved(given.options, given.secrets, secrets.dependencies(given.secrets))
     record = of_kind(context, statement.connection, ConnectionContent)
