@@ -497,6 +497,20 @@ def test_columns_that_newer_files_have(tmp_path: Path, kind: str) -> None:
             all_rows(source(tmp_path, there[:2], format=kind))
 
 
+@pytest.mark.parametrize("kind", ["csv", "parquet", "avro", "json"])
+def test_names_that_differ_in_capitals_alone(tmp_path: Path, kind: str) -> None:
+    columns = [Column("userid", "bigint"), Column("n", "bigint")]
+    write_rows(tmp_path / f"1.{kind}", kind, [{"UserId": 1, "n": 2, "N": 3}])
+    assert all_rows(source(tmp_path, columns, format=kind)) == [(1, 2)], "its own spelling comes first"
+    write_rows(tmp_path / f"2.{kind}", kind, [{"userid": 1, "Nn": 2, "NN": 3}])
+    first = source(tmp_path, [columns[0]], format=kind)
+    later = source(
+        tmp_path, [columns[0], Column("nn", "bigint")], format=kind, **first.found_by([Column("nn", "bigint")])
+    )
+    with pytest.raises(SourceError, match="NN and Nn differ from nn in capitals alone"):
+        all_rows(later)
+
+
 def test_columns_without_names_do_not_come(tmp_path: Path) -> None:
     options = {"connector": "files", "path": str(tmp_path)}
     assert widens({**options, "format": "csv"}) and refreshes(options)

@@ -100,6 +100,21 @@ def test_writers_go_on_to_other_schemas(registry: SchemaRegistry) -> None:
     assert found == {"a": None, "b": '{"a":1,"b":"x"}'}
 
 
+def test_fields_stand_for_columns_that_they_differ_from_in_capitals_alone(registry: SchemaRegistry) -> None:
+    fields = [{"name": "A", "type": "long"}, {"name": "b", "type": "string"}, {"name": "B", "type": "string"}]
+    both = {"type": "record", "name": "S", "fields": fields}
+    twice = {
+        "type": "record",
+        "name": "S",
+        "fields": [fields[0], fields[2] | {"name": "Bb"}, fields[2] | {"name": "bB"}],
+    }
+    good = message(framed(registry.add("t-value", both), both, {"A": 1, "b": "x", "B": "y"}))
+    assert rows(shape(registry, PAIR), good, good, good) == [{"a": 1, "b": "x"}] * 3
+    bad = message(framed(registry.add("t-value", twice), twice, {"A": 1, "Bb": "x", "bB": "y"}))
+    with pytest.raises(SourceError, match="Bb and bB differ from bb in capitals alone"):
+        rows(shape(registry, (PAIR[0], Column("bb", "string"))), bad)
+
+
 def test_what_cannot_be_read_is_a_row_at_fault(registry: SchemaRegistry) -> None:
     number = registry.add("t-value", SMALL)
     good = framed(number, SMALL, {"a": 1, "b": "x"})

@@ -146,6 +146,15 @@ def test_every_type_of_a_field(registry: SchemaRegistry) -> None:
     }  # fmt: skip
 
 
+def test_fields_stand_for_columns_that_they_differ_from_in_capitals_alone(registry: SchemaRegistry) -> None:
+    text = 'syntax = "proto3"; message M { int32 userId = 1; string bB = 2; string Bb = 3; }'
+    sent = message(framed(add(registry, text), written(text, "M", {"userId": 7, "bB": "x"})))
+    (found,) = rows(shape(registry, (Column("userid", "int"),)), sent)
+    assert found == {"userid": 7}
+    with pytest.raises(SourceError, match="Bb and bB differ from bb in capitals alone"):
+        rows(shape(registry, (Column("bb", "string"),)), sent)
+
+
 def test_what_is_not_written_is_null_where_that_can_be_told(registry: SchemaRegistry) -> None:
     columns = [Column(name, kind) for name, kind in TYPES.items()]
     [row] = rows(shape(registry, columns), message(framed(add(registry, ALL), b"")))

@@ -67,6 +67,14 @@ def test_a_column_of_jsonb_among_others() -> None:
     assert [(i, j and j["hr_jsonb"]) for i, j in found] == [(1, '{"x": 1.0}'), (2, None), (3, None)]
 
 
+def test_members_stand_for_columns_that_they_differ_from_in_capitals_alone() -> None:
+    columns = (Column("id", "int"), Column("j", JSONB))
+    assert [(i, j["hr_jsonb"]) for i, j in rows('{"Id": 1, "J": [2]}', *columns)] == [(1, "[2]")]
+    assert rows('{"J": 1, "j": 2}', *columns)[0][1]["hr_jsonb"] == "2"
+    assert fault('[{}, {"ID": 1, "Id": 2}]', *columns).record == 2
+    assert fault('[{}, {"NAme": 1, "NAME": 2}]', Column("name", JSONB), columns[0]).record == 2
+
+
 @pytest.mark.parametrize(
     ("body", "lines", "record", "column", "message"),
     [

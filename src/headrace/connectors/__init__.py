@@ -22,6 +22,7 @@ other_names.py         connectors and options by the names that RisingWave gives
 
 Values:
 
+spelling.py       which of the names that are there a column stands for
 parsed_values.py  text and JSON to Arrow columns, one verdict for each value
 json_in.py        records of JSON as rows, many at once where they are plain
 json_out.py       rows as JSON objects, as sinks write them

@@ -23,6 +23,7 @@ import pyarrow.json as pajson
 from headrace.common.columns import Column, arrow_schema
 from headrace.common.lazy_dataclass import dataclass
 from headrace.connectors.parsed_values import objects_to_array
+from headrace.connectors.spelling import SeveralSpellings, spelled, spelling_of
 
 Fault = tuple[int, str | None, str, str]
 """(row, column, value, message)"""
@@ -119,9 +120,13 @@ def rows_one_by_one(records: JsonRecords, base: int, columns: Sequence[Column], 
 def object_rows(
     objects: Sequence[Mapping[str, object]], columns: Sequence[Column]
 ) -> tuple[pa.RecordBatch, list[Fault]]:
-    """Objects of JSON, decimals as such, as rows: a column that one lacks is NULL, others are ignored."""
+    """Objects of JSON, decimals as such, as rows: a column that one lacks is NULL, others are ignored.
+
+    A name that differs from a column's in capitals alone stands for it.
+    """
     schema, arrays = nullable_schema(columns), []
     faults: list[Fault] = []
+    objects = _spelled(objects, tuple(schema.names), faults)
     for column, field in zip(columns, schema):
         into = [found.get(column.name) for found in objects]
         array, bad = objects_to_array(into, field.type)
@@ -132,24 +137,47 @@ def object_rows(
     return pa.RecordBatch.from_arrays(arrays, schema=schema), faults
 
 
+def _spelled(
+    objects: Sequence[Mapping[str, object]], names: tuple[str, ...], faults: list[Fault]
+) -> list[Mapping[str, object]]:
+    """The objects by the names of columns; of one with which that cannot be nothing is left."""
+    into: list[Mapping[str, object]] = []
+    for row, found in enumerate(objects):
+        try:
+            into.append(spelled(found, names))
+        except SeveralSpellings as error:
+            faults.append((row, None, json.dumps(found, default=str), str(error)))
+            into.append({})
+    return into
+
+
 def rows_at_once(records: JsonRecords, schema: pa.Schema) -> pa.RecordBatch | None:
     """The rows by Arrow's parser, None if a type or record is not plain enough for it."""
     kinds = [_read_as(kind) for kind in schema.types]
     data = records.text()
     if None in kinds or not _are_plain(records, data, pa.float64() in kinds):
         return None
+    names = [name if f'"{name}"'.encode() in data else spelling_of(data, name) for name in schema.names]
+    if None in names:
+        return None
     read = pajson.ReadOptions(use_threads=False, block_size=len(data) + 1)
-    wanted = pa.schema([pa.field(name, kind) for name, kind in zip(schema.names, kinds)])
+    wanted = pa.schema([pa.field(name, kind) for name, kind in zip(names, kinds)])
     parse = pajson.ParseOptions(explicit_schema=wanted, unexpected_field_behavior="ignore")
     try:
         table = pajson.read_json(pa.BufferReader(data), read, parse).combine_chunks()
         table.validate(full=True)
-        if table.num_rows != len(records) or table.schema.names != schema.names:
+        if table.num_rows != len(records) or table.schema.names != names or _has_others(data, table, schema.names):
             return None
         arrays = [_converted(one_array(column), kind) for column, kind in zip(table.columns, schema.types)]
     except (pa.ArrowInvalid, UnicodeDecodeError):
         return None
     return None if any(array is None for array in arrays) else pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _has_others(data: bytes, table: pa.Table, names: Sequence[str]) -> bool:
+    """Whether what is NULL, read by its own name, may be there by another, of other capitals."""
+    missing = [name for i, name in enumerate(names) if table.schema.names[i] == name and table.column(i).null_count]
+    return any(spelling_of(data, name) != name for name in missing)
 
 
 def _are_plain(records: JsonRecords, data: bytes, fractions: bool) -> bool:

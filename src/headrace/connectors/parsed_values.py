@@ -21,6 +21,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.connectors.spelling import spelled
+
 _TRUE = frozenset(("true", "t", "yes", "y", "on", "1"))
 _FALSE = frozenset(("false", "f", "no", "n", "off", "0"))
 _DECIMALS = Context(prec=80, rounding=ROUND_HALF_UP)
@@ -241,4 +243,5 @@ def _json(value: Any, kind: type, name: str) -> Any:
 
 
 def _struct(value: dict[str, object], fields: dict[str, Callable[[object], object]]) -> dict[str, object]:
-    return {name: None if value.get(name) is None else convert(value[name]) for name, convert in fields.items()}
+    found = spelled(value, tuple(fields))
+    return {name: None if found.get(name) is None else convert(found[name]) for name, convert in fields.items()}

@@ -27,6 +27,7 @@ from headrace.connectors.json_in import Fault, JsonRecords, nullable_schema, obj
 from headrace.connectors.kafka.framed import as_json
 from headrace.connectors.parsed_values import cast_array, strings_to_array
 from headrace.connectors.policy import ParsedRows, sample
+from headrace.connectors.spelling import SeveralSpellings, place_of
 from headrace.errors import SourceError
 
 _PARQUET_BATCH_ROWS = 65_536
@@ -243,16 +244,12 @@ def csv_header(state: FileState, text: TextOptions) -> list[str]:
         raise SourceError(f"file {state.path} has no readable header line: {error}") from error
 
 
-def place_of(names: Sequence[str], wanted: str) -> int | None:
-    """Where a column is among those of a file, if it is there; capitals matter only where it takes them."""
-    if wanted in names:
-        return list(names).index(wanted)
-    folded = [name.strip().lower() for name in names]
-    return folded.index(wanted.lower()) if folded.count(wanted.lower()) == 1 else None
-
-
 def _place(state: FileState, names: Sequence[str], wanted: str) -> int:
-    found = place_of(names, wanted)
+    try:
+        found = place_of(names, wanted)
+    except SeveralSpellings as error:
+        hint = "names are told apart by capitals only where one is the same"
+        raise SourceError(f"file {state.path} has no column {wanted}: {error}", hint=hint) from error
     if found is not None:
         return found
     raise SourceError(

@@ -21,12 +21,12 @@ from headrace.connectors.files.formats import (
     csv_header,
     opened_avro,
     opened_parquet,
-    place_of,
     read_piece,
 )
 from headrace.connectors.json_in import nullable_schema
 from headrace.connectors.option_reader import OptionReader
 from headrace.connectors.policy import ParsedRows
+from headrace.connectors.spelling import is_there
 
 _BY_PLACE: Final = "header"
 """The option that says whether a CSV file names its columns."""
@@ -68,7 +68,7 @@ def _missing(state: FileState, kind: str, later: Sequence[Column], text: TextOpt
     if not later or kind == "json":
         return frozenset()
     names = _names(state, kind, text)
-    return frozenset(c.name for c in later if place_of(names, c.name) is None)
+    return frozenset(c.name for c in later if not is_there(names, c.name))
 
 
 def _names(state: FileState, kind: str, text: TextOptions) -> list[str]:

@@ -36,13 +36,14 @@ from headrace.connectors.files.file_listing import (
     list_files,
     merge_listing,
 )
-from headrace.connectors.files.formats import FilePiece, place_of, rows_of_file
+from headrace.connectors.files.formats import FilePiece, rows_of_file
 from headrace.connectors.files.lines import COMPRESSION, advance, align
 from headrace.connectors.files.options import SOURCE, location, replay_options
 from headrace.connectors.files.replay import ReplayRows, load_replay
 from headrace.connectors.option_reader import OptionReader
 from headrace.connectors.pacing import admit
 from headrace.connectors.policy import ParsedRows, apply_policy
+from headrace.connectors.spelling import place_of
 from headrace.errors import InvalidParameter
 
 MIN_PIECE_BYTES = 64 << 10

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 
 from headrace.common.lazy_dataclass import dataclass
 from headrace.connectors.kafka.packed import PAD, PackedValues
+from headrace.connectors.spelling import spelled
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Numbers: TypeAlias = npt.NDArray[Any]
@@ -366,9 +367,9 @@ class RecordColumns:
         if not isinstance(written, dict) or written.get("type") != "record":
             return None
         try:
-            wanted = set(schema.names)
-            readers = tuple(_reader(each["type"], each["name"] in wanted) for each in written["fields"])
-            at = {each["name"]: i for i, each in enumerate(written["fields"])}
+            at = spelled({each["name"]: i for i, each in enumerate(written["fields"])}, tuple(schema.names))
+            wanted = {at[name] for name in schema.names if name in at}
+            readers = tuple(_reader(each["type"], i in wanted) for i, each in enumerate(written["fields"]))
             makers = tuple(
                 (at[f.name], _maker(written["fields"][at[f.name]]["type"], f.type)) if f.name in at else None
                 for f in schema

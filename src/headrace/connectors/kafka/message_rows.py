@@ -23,6 +23,7 @@ from headrace.connectors.kafka.packed import PackedMessages, PackedValues
 from headrace.connectors.kafka.protobuf import ProtobufReader
 from headrace.connectors.kafka.registry import MESSAGE, Registry
 from headrace.connectors.policy import ParsedRows, apply_policy, sample
+from headrace.connectors.spelling import spelled
 from headrace.errors import InvalidParameter, NotSupported
 
 _PREFIX, _HEADER = "include.", "include.header."
@@ -239,10 +240,13 @@ class RecordShape:
         rows: list[Row] = []
         operations: list[str] = []
         faults: list[Fault] = []
+        names = tuple(c.name for c in own)
         for i, message in enumerate(kept):
-            row, operation = dict[str, object](), UPSERT
+            row: Mapping[str, object] = {}
+            operation = UPSERT
             try:
-                row, operation = self._change(reader, message)
+                found, operation = self._change(reader, message)
+                row = spelled(found, names)
             except ValueError as error:
                 faults.append((i, None, (message.value() or b"").hex(), str(error)))
             rows.append({c.name: as_json(row.get(c.name), c) for c in own})

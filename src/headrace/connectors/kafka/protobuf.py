@@ -19,6 +19,7 @@ from headrace.connectors.declared import needed_module
 from headrace.connectors.kafka.framed import FRAME, Unreadable, schema_id
 from headrace.connectors.kafka.protobuf_schemas import Kind, ProtobufSchema, compiled, is_named, message_of
 from headrace.connectors.kafka.registry import NoSchema, Registry
+from headrace.connectors.spelling import SeveralSpellings, spelled
 from headrace.errors import NotSupported
 
 Read: TypeAlias = Callable[[Any], Any]
@@ -213,7 +214,10 @@ def _is_map(field: Kind) -> bool:
 
 def _getter(kind: Kind, column: pa.Field) -> Read | None:
     """What gives a column's value of a message, as `_Readers` would; None if the column has other values."""
-    field = kind.fields_by_name.get(column.name)
+    try:
+        field = spelled(kind.fields_by_name, (column.name,)).get(column.name)
+    except SeveralSpellings:
+        return None
     if field is None:
         return lambda message: None
     plain = field.message_type is None and not field.is_repeated

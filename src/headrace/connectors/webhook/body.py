@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Final, NoReturn
 
@@ -21,6 +21,7 @@ from headrace.common.columns import Column, arrow_type
 from headrace.common.jsonb import document
 from headrace.connectors.json_in import nullable_schema, object_rows
 from headrace.connectors.policy import sample
+from headrace.connectors.spelling import SeveralSpellings, spelled
 from headrace.errors import HeadraceError
 
 MAX_DEPTH: Final = 100
@@ -141,10 +142,17 @@ def _object_rows(texts: Sequence[str], columns: Sequence[Column]) -> pa.RecordBa
     if loose:
         found = _objects([_document(text, i) for i, text in enumerate(texts, 1)])
         for column in loose:
-            given = [o.get(column.name) for o in found]
+            given = [_member(o, column.name, i) for i, o in enumerate(found, 1)]
             values = [None if value is None else document.stored(value) for value in given]
             arrays[column.name] = pa.array(values, arrow_type(column.type))
     return pa.RecordBatch.from_arrays([arrays[c.name] for c in columns], schema=nullable_schema(columns))
+
+
+def _member(found: Mapping[str, object], name: str, record: int) -> object:
+    try:
+        return spelled(found, (name,)).get(name)
+    except SeveralSpellings as error:
+        raise BodyFault(str(error), record) from None
 
 
 def _objects(documents: Sequence[Any]) -> list[dict[str, Any]]:

@@ -1,0 +1,81 @@
+"""Which of the names that are there a column stands for: its own, or the only one that differs in capitals alone.
+
+Names without quotes have small letters in SQL, whatever they have where the rows come from. No table has two columns
+that differ in capitals alone, so a name that is there stands for one column at most.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from typing import Final, TypeVar
+
+V = TypeVar("V")
+
+_ESCAPED_KEY: Final = re.compile(rb'\\u[0-9a-fA-F]{4}[^"]*"\s*:')
+"""A key of JSON with a letter that is written as a number, if it has no quotes in it."""
+_KELVIN: Final = "\N{KELVIN SIGN}".encode()
+"""The only letter outside of ASCII that has a small one within."""
+
+
+class SeveralSpellings(ValueError):
+    """Several names differ from a column's in capitals alone, and none is the same."""
+
+    def __init__(self, wanted: str, found: Iterable[str]):
+        super().__init__(f"{' and '.join(sorted(found))} differ from {wanted} in capitals alone")
+
+
+def place_of(names: Iterable[str], wanted: str) -> int | None:
+    """Where a column is among names, if it is there; blanks around them do not count. Raises `SeveralSpellings`."""
+    there = list(names)
+    if wanted in there:
+        return there.index(wanted)
+    low = wanted.lower()
+    found = [place for place, name in enumerate(there) if name.strip().lower() == low]
+    if len(found) > 1:
+        raise SeveralSpellings(wanted, (there[place] for place in found))
+    return found[0] if found else None
+
+
+def is_there(names: Iterable[str], wanted: str) -> bool:
+    """Whether a column may be among names, perhaps more than once."""
+    return wanted.lower() in {name.strip().lower() for name in names}
+
+
+def spelled(found: Mapping[str, V], names: tuple[str, ...]) -> Mapping[str, V]:
+    """An object by the names of columns, as far as it has these. Raises `SeveralSpellings`."""
+    if all(name in found for name in names):
+        return found
+    by_low = _by_low(names)
+    more: dict[str, list[str]] = {}
+    for key in found:
+        name = by_low.get(key.lower())
+        if name is not None and name not in found:
+            more.setdefault(name, []).append(key)
+    for name, keys in more.items():
+        if len(keys) > 1:
+            raise SeveralSpellings(name, keys)
+    return {**found, **{name: found[keys[0]] for name, keys in more.items()}} if more else found
+
+
+@lru_cache(maxsize=256)
+def _by_low(names: tuple[str, ...]) -> Mapping[str, str]:
+    return {name.lower(): name for name in names}
+
+
+def spelling_of(data: bytes, name: str) -> str | None:
+    """How all keys in a text of JSON are spelled that stand for a column; None where that is not plain to see."""
+    if json.dumps(name, ensure_ascii=False)[1:-1] != name or "/" in name:
+        return None
+    if _KELVIN in data or _ESCAPED_KEY.search(data):
+        return None
+    same, low = f'"{name}"'.encode(), f'"{name.lower()}"'.encode()
+    lowered = data.lower() if name.isascii() else data.decode().lower().encode()
+    if lowered.count(low) == data.count(same):
+        return name
+    if not name.isascii():
+        return None
+    found = set(re.findall(b'"(' + re.escape(name.encode()) + b')"', data, re.IGNORECASE))
+    return found.pop().decode() if len(found) == 1 else None
