@@ -28,7 +28,7 @@ def old(tmp_path: Path) -> Path:
 def check(catalog: Catalog) -> None:
     """What was put into it by the program of format 1."""
     state = catalog.state
-    assert {r.COLLECTION for r in state.records()} == {*RECORD_TYPES} - {"source"}
+    assert {r.COLLECTION for r in state.records()} == {*RECORD_TYPES} - {"source", "leaving"}
     made = state.objects_of(SchemaContent, TableContent, MaterializedViewContent)
     assert [o.name for o in made] == ["public", "t", "v"]
     assert state.objects[2].options == {"retention": "1"} and state.objects[2].content.more == {"x": [1, None]}

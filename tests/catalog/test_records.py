@@ -25,6 +25,7 @@ from headrace.catalog.records import (
     EventRecord,
     JobPlan,
     JobRecord,
+    LeavingRecord,
     ObjectRecord,
     PositionRecord,
     Record,
@@ -101,21 +102,23 @@ contents: st.SearchStrategy[Content] = st.one_of(
     st.builds(SubscriptionContent, retention_ms=epochs, since=epochs),
     st.builds(ConnectionContent, type=texts),
 )
+objects = st.builds(
+    ObjectRecord,
+    id=i64,
+    content=contents,
+    schema=texts,
+    name=texts,
+    columns=tuples(st.builds(Column, texts, texts, st.booleans())),
+    definition=texts,
+    primary_key=tuples(texts),
+    options=options,
+    depends_on=tuples(i64),
+    created_ms=i64,
+    secrets=st.dictionaries(texts, i64, max_size=2),
+)
 records: st.SearchStrategy[Record] = st.one_of(
-    st.builds(
-        ObjectRecord,
-        id=i64,
-        content=contents,
-        schema=texts,
-        name=texts,
-        columns=tuples(st.builds(Column, texts, texts, st.booleans())),
-        definition=texts,
-        primary_key=tuples(texts),
-        options=options,
-        depends_on=tuples(i64),
-        created_ms=i64,
-        secrets=st.dictionaries(texts, i64, max_size=2),
-    ),
+    objects,
+    st.builds(LeavingRecord, source=objects, secrets=tuples(objects)),
     st.builds(
         JobRecord,
         id=i64,
@@ -149,6 +152,8 @@ def test_every_record_round_trips(record: Record) -> None:
     if isinstance(record, ObjectRecord):
         by_kind = {"role": 3, "subscription": 5, "connection": 6}
         version = by_kind.get(record.kind, 2 if record.secrets or record.kind == "secret" else 1)
+    if isinstance(record, JobRecord):
+        version = 3 if record.delivered_epoch else 2
     if isinstance(record, RunRecord):
         version = 4 if record.content_b64 is not None and record.ref.offset else 3
     assert json.loads(text)["v"] == version

@@ -9,6 +9,7 @@ import pytest
 
 from headrace.catalog.contents import MaterializedViewContent, SourceContent
 from headrace.catalog.records import ObjectRecord
+from headrace.catalog.state import CatalogState
 from headrace.common import span, time_of_day
 from headrace.common.columns import Column
 from headrace.common.jsonb import document
@@ -33,23 +34,26 @@ class Coordinator:
         self.dropped: list[int] = []
         self.fails = fails
 
-    def secrets(self, names: Any) -> None:
-        return None
-
     def drop(self, ids: list[int]) -> None:
         if self.fails:
             raise UndefinedTable("it is gone")
+        self.left = letting_go.leaving(STATE, ids)
         self.dropped += ids
+
+    def let_go(self, ids: list[int]) -> list[str]:
+        assert ids == self.dropped
+        return [text for left in self.left for text in letting_go.let_go(CatalogState(), left, lambda _: {})]
 
 
 def context_of(coordinator: Coordinator) -> Any:
-    return SimpleNamespace(coordinator=coordinator, catalog=SimpleNamespace(state=None))  # it is asked for shared ones
+    return SimpleNamespace(coordinator=coordinator)
 
 
 RECORDS = [
     ObjectRecord(1, MaterializedViewContent(), "public", "t"),
     ObjectRecord(2, SourceContent(), "public", "t$changes", options={"connector": "postgres-cdc"}),
 ]
+STATE = CatalogState(RECORDS)
 
 
 def test_what_a_source_holds_goes_with_it(monkeypatch: pytest.MonkeyPatch) -> None:

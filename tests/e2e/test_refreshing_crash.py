@@ -1,4 +1,4 @@
-"""A server that is killed while a table is created, or gets columns: it has all of it, or what it had before."""
+"""A server that is killed while a table is created, gets columns, or goes: it has all of it, or what it had before."""
 
 from __future__ import annotations
 
@@ -88,7 +88,15 @@ def run(server: Server, there: Postgres, points: tuple[str, ...]) -> None:
         eventually(lambda: len(server.rows(names)) == 4, "the table, its index, the view, and the table that it reads")
         server.execute("DROP MATERIALIZED VIEW sums")
         assert server.rows(names) == [("by_v",), ("t",)]
-        server.execute("DROP TABLE t CASCADE")
+        server.stop()
+        server.start("source.dropped.after=kill@1")
+        with pytest.raises(psycopg.Error):
+            server.execute("DROP TABLE t CASCADE")
+        assert server.wait_exit() == -9
+        with there.connect() as connection:
+            assert len(connection.execute("SELECT FROM pg_replication_slots").fetchall()) == 1
+        server.start()
+        assert server.rows(names) == []
         with there.connect() as connection:
             assert connection.execute("SELECT FROM pg_replication_slots").fetchall() == []
             assert connection.execute("SELECT FROM pg_publication").fetchall() == []

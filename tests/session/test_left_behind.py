@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from pathlib import Path
 from typing import Any
 
@@ -74,3 +75,35 @@ def test_what_cannot_be_reached_is_told(left: Settings, logical: Postgres, spark
         c.execute("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots")
         for (name,) in c.execute("SELECT pubname FROM pg_publication WHERE pubname LIKE 'headrace%'").fetchall():
             c.execute(f"DROP PUBLICATION {name}")
+
+
+@pytest.mark.parametrize("password", [False, True], ids=["plain", "secret"])
+def test_a_table_that_was_dropped_lets_go_at_the_next_start(
+    logical: Postgres, spark: SparkSession, tmp_path: Path, password: bool
+) -> None:
+    """Also where the secret that it takes for that is gone, too."""
+    key = base64.b64encode(bytes(32)).decode()
+    settings = Settings(
+        data_dir=tmp_path, run_fsync=False, catalog_commit_sync=False, barrier_interval_ms=100, secret_keys=key
+    )
+    logical.execute("DROP TABLE IF EXISTS fits", "CREATE TABLE fits (id int PRIMARY KEY, v text)")
+    with connect(tmp_path, spark=spark, settings=settings) as database:
+        if password:
+            database.sql("CREATE SECRET word AS 'x'")
+        more = ", password = SECRET word" if password else ""
+        database.sql(
+            f"CREATE TABLE t (id int PRIMARY KEY, v text) WITH (connector = 'postgres-cdc', hostname = '{HOST}', "
+            f"port = {logical.port}, username = 'root', database.name = '{logical.dbname}', table.name = 'fits'{more})"
+        )
+        arm("source.dropped.after", "fail")
+        try:
+            with pytest.raises(HeadraceError, match=r"source\.dropped\.after"):
+                database.sql("DROP SECRET word CASCADE" if password else "DROP TABLE t")
+        finally:
+            disarm_all()
+        assert database.sql("SELECT count(*) FROM headrace_catalog.jobs").rows() == [(0,)]
+        assert slots(logical) == (1, 1)
+    with connect(tmp_path, spark=spark, settings=settings) as database:
+        assert slots(logical) == (0, 0) and not database.catalog.state.leaving
+        events = "SELECT count(*) FROM headrace_catalog.events WHERE kind = 'source_left'"
+        assert database.sql(events).rows() == [(0,)]

@@ -24,7 +24,9 @@ from headrace.state.schema import Combine, RunRef, TableSchema
 C = TypeVar("C", bound=Content)
 Key: TypeAlias = int | str | tuple[int, int]
 """A record's key within its collection."""
-Collection = Literal["object", "job", "state_table", "run", "remap", "position", "setting", "event", "source"]
+Collection = Literal[
+    "object", "job", "state_table", "run", "remap", "position", "setting", "event", "source", "leaving"
+]  # fmt: skip
 """The names of the collections; `config` is apart."""
 JobStatus = Literal["creating", "created", "paused", "quarantined"]
 """Where a job stands in its life."""
@@ -433,6 +435,36 @@ class EventRecord(_Record):
         return self.sequence
 
 
+@dataclass(frozen=True, slots=True)
+class LeavingRecord(_Record):
+    """A source that has been dropped and has not let go yet of what it holds where it reads."""
+
+    COLLECTION: ClassVar[Collection] = "leaving"
+    VERSION: ClassVar[int] = 8
+
+    source: ObjectRecord
+    """As it was."""
+    secrets: tuple[ObjectRecord, ...] = ()
+    """Those of its options: they may be gone, too."""
+
+    @property
+    def key(self) -> int:
+        """The source's id."""
+        return self.source.id
+
+    def to_json(self) -> dict[str, object]:
+        """The stored form."""
+        return {"v": self.VERSION, "source": self.source.to_json(), "secrets": [s.to_json() for s in self.secrets]}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> LeavingRecord:
+        """The inverse of `to_json`."""
+        source, *secrets = (
+            ObjectRecord.from_json({k: v for k, v in o.items() if k != "v"}) for o in (data["source"], *data["secrets"])
+        )
+        return cls(source, tuple(secrets))
+
+
 Record: TypeAlias = (
     ObjectRecord
     | JobRecord
@@ -443,6 +475,7 @@ Record: TypeAlias = (
     | SettingRecord
     | EventRecord
     | SourceRecord
+    | LeavingRecord
 )
 """Any record of the catalog."""
 
@@ -456,6 +489,7 @@ RECORD_TYPES: Final[dict[str, type[Record]]] = {
     "setting": SettingRecord,
     "event": EventRecord,
     "source": SourceRecord,
+    "leaving": LeavingRecord,
 }
 """Collection -> record type, in an order in which each refers only to earlier ones."""
 

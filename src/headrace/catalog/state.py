@@ -16,6 +16,7 @@ from headrace.catalog.records import (
     EventRecord,
     JobRecord,
     Key,
+    LeavingRecord,
     ObjectRecord,
     PositionRecord,
     Record,
@@ -60,7 +61,7 @@ def _load_order(record: Record) -> tuple[int, int]:
     return (record.sequence, 0) if isinstance(record, EventRecord) else (0, 0)
 
 
-_COLLECTIONS = ("object", "job", "state_table", "run", "position", "setting", "source")
+_COLLECTIONS = ("object", "job", "state_table", "run", "position", "setting", "source", "leaving")
 _INDEXES = ("dependents", "groups", "job_tables", "table_runs", "job_positions", "readers")
 """Secondary look-ups: from a key of the kind to the records that have it, by their own keys."""
 
@@ -124,6 +125,11 @@ class CatalogState:
     def sources(self) -> Mapping[int, SourceRecord]:
         """Id -> what is known of a source of which bindings have been deleted."""
         return self._maps["source"]
+
+    @property
+    def leaving(self) -> Mapping[int, LeavingRecord]:
+        """Id -> source that has been dropped and has not let go yet of what it holds where it reads."""
+        return self._maps["leaving"]
 
     @property
     def events(self) -> Mapping[int, EventRecord]:

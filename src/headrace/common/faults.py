@@ -61,6 +61,7 @@ KNOWN: Final[Mapping[str, str]] = {
     "backfill.slice.after": "a backfill slice is computed and not yet committed",
     "backfill.done.before": "a job has caught up and is about to be marked created",
     "table.fed.after": "the hidden source of a table with a connector is there, the table is not",
+    "source.dropped.after": "a source is dropped, and has not let go of what it holds where it reads",
     "table.undo.before": "a table with a connector has come to nothing, its hidden source is still there",
     "columns.commit.before": "a table with more columns is filled, the one before still has the name",
     "columns.commit.after": "a table with more columns has the name, nobody has been told",

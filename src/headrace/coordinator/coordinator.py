@@ -405,11 +405,18 @@ class Coordinator:
     def drop(self, ids: Sequence[int]) -> None:
         """Drop objects together; stops their jobs first. Durable on return; the files go with vacuum.
 
-        Automatic indexes that only they use go with them.
+        Automatic indexes that only they use go with them. What sources among them hold where they read is there still.
 
         Raises `DependentObjectsExist` if anything else is built on one of them, `UndefinedTable`.
         """
         self._changing("DROP", lambda: self._parts.life.drop(ids))
+
+    def let_go(self, ids: Sequence[int]) -> list[str]:
+        """Let go of what sources that were dropped held where they read; what to tell of what is there still.
+
+        What is not let go of because the server ends is by the next one.
+        """
+        return self._parts.life.let_go(ids)
 
     def take_place(self, new_id: int, old_id: int, indexes: Mapping[int, int], filled: int) -> None:
         """Drop a table, and give its name, owner, grants and comments to another one, in one step.

@@ -1,25 +1,25 @@
-"""What sources hold where they read, as a slot of PostgreSQL's log: let go of when they are dropped."""
+"""What sources hold where they read, as a slot of PostgreSQL's log: let go of when they are dropped.
+
+A drop is one transaction, and outside nothing is done before it is durable. So it notes what is to be let go of, which
+is forgotten once that is done or was tried: a server that ends in between leaves the note to the next one.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeAlias
 
 from headrace.catalog.contents import SourceContent
-from headrace.catalog.records import ObjectRecord
+from headrace.catalog.records import LeavingRecord, ObjectRecord
 from headrace.catalog.state import CatalogState
-from headrace.connectors.sources import Secrets, holds, open_source
+from headrace.connectors.sources import holds, open_source
 from headrace.errors import HeadraceError
 
-Discard: TypeAlias = Callable[[], list[str]]
-"""Lets go of it; what to tell of what is there still."""
 
-
-def discards(
-    state: CatalogState, gone: Sequence[ObjectRecord], secrets: Callable[[Mapping[str, int]], Secrets | None]
-) -> list[Discard]:  # fmt: skip
-    """What is to be done for objects that go together; they may have been dropped by then, with their secrets."""
-    return [_discarding(o, secrets) for o in gone if o.content.external and not is_held(state, o, gone)]
+def leaving(state: CatalogState, ids: Sequence[int]) -> list[LeavingRecord]:
+    """What a drop of objects has to note, in the order in which it is let go of."""
+    gone = [state.objects[i] for i in ids]
+    found = [o for o in gone if o.content.external and holds(o.options) and not is_held(state, o, gone)]
+    return [LeavingRecord(o, tuple(state.objects[i] for i in sorted({*o.secrets.values()}))) for o in found]
 
 
 def is_held(state: CatalogState, record: ObjectRecord, gone: Sequence[ObjectRecord] = ()) -> bool:
@@ -39,25 +39,17 @@ def _origin(record: ObjectRecord) -> int | None:
     return record.content.origin if isinstance(record.content, SourceContent) else None
 
 
-def _discarding(record: ObjectRecord, secrets: Callable[[Mapping[str, int]], Secrets | None]) -> Discard:
-    if not holds(record.options):
-        return lambda: []
-
-    def failed(error: HeadraceError) -> list[str]:
-        return [f'what source "{record.name}" holds where it reads is still there: {error.message}']
-
-    try:
-        found = secrets(record.secrets)
-        values = dict(found()) if found is not None else None
-    except HeadraceError as error:
-        told = failed(error)
-        return lambda: told
-
-    def discard() -> list[str]:
-        try:
-            open_source(record.options, record.columns, None if values is None else lambda: values).discard()
-        except HeadraceError as error:
-            return failed(error)
+def let_go(
+    state: CatalogState, left: LeavingRecord, values: Callable[[Sequence[ObjectRecord]], Mapping[int, str]]
+) -> list[str]:  # fmt: skip
+    """Let go of what a source held; what to tell of what is there still. `values` tells those of secrets, by id."""
+    record = left.source
+    if is_held(state, record):
         return []
-
-    return discard
+    try:
+        known = values(left.secrets)
+        given = {option: known[i] for option, i in record.secrets.items()}
+        open_source(record.options, record.columns, (lambda: given) if given else None).discard()
+    except HeadraceError as error:
+        return [f'what source "{record.name}" holds where it reads is still there: {error.message}']
+    return []

@@ -21,9 +21,10 @@ from headrace.catalog.records import JobPlan, JobRecord, ObjectRecord, StateTabl
 from headrace.catalog.state import CatalogState
 from headrace.common.columns import Column
 from headrace.common.faults import fault_point
+from headrace.common.loggers import get_logger
 from headrace.connectors.job_options import GROUP, ON_ERROR, of_job
 from headrace.coordinator.ddl.grouping import Grouping
-from headrace.coordinator.ddl.letting_go import discards
+from headrace.coordinator.ddl.letting_go import leaving, let_go
 from headrace.coordinator.ddl.planning import Planning
 from headrace.coordinator.ddl.recovered import in_order_of_time, recovered_job, rows_schema
 from headrace.coordinator.ddl.replacing import in_place_of
@@ -260,17 +261,14 @@ class Lifecycle:
             fault_point("columns.wider.after")
 
     def clear(self, ids: Sequence[int]) -> None:
-        """Drop what a server that ended was filling, and take away columns that came for it.
-
-        What it holds where it reads goes first: nobody would know of it any more, should this one end, too.
+        """Drop what a server that ended was filling, let go of what it had not let go of, and take away columns that
+        came for what it was filling.
         """
         if ids:
-            with self._catalog.reading() as state:
-                found = discards(state, [state.objects[i] for i in ids], self._vault.of)
-            told = [text for discard in found for text in discard()]
             self.drop(ids)
-            if told:
-                self._catalog.transact([AddEvent("source_left", None, text) for text in told])
+        told = self.let_go([*self._catalog.state.leaving])
+        if told:
+            self._catalog.transact([AddEvent("source_left", None, text) for text in told])
         for source_id in left_wide(self._catalog.state):
             self.add_columns(source_id, (), {})
 
@@ -389,6 +387,23 @@ class Lifecycle:
                 self._delete(ids, jobs)
         live.notify()
 
+    def let_go(self, ids: Sequence[int]) -> list[str]:
+        """See `Coordinator.let_go`."""
+        state, told = self._catalog.state, list[str]()
+        left = [state.leaving[i] for i in ids if i in state.leaving]
+        if not left:
+            return told
+        fault_point("source.dropped.after")
+        for record in left:
+            told += let_go(state, record, self._vault.former)
+        try:
+            self._catalog.transact([Delete("leaving", record.key) for record in left])
+        except Fenced:
+            raise
+        except HeadraceError as error:  # what was said to be done is: the next start finds nothing to let go of
+            get_logger("headrace").warning(f"what sources had held is let go of again at the next start: {error}")
+        return told
+
     def take_place(self, new_id: int, old_id: int, indexes: Mapping[int, int], filled: int) -> None:
         """See `Coordinator.take_place`.
 
@@ -466,7 +481,8 @@ class Lifecycle:
             else:
                 self._resume(jobs)
 
-        self.undecided.transact([*(Delete("object", i) for i in ids), *others], happened, settle)
+        left = map(Put, leaving(self._catalog.state, ids))
+        self.undecided.transact([*(Delete("object", i) for i in ids), *left, *others], happened, settle)
         self._dropped(ids)
 
     def _resume(self, jobs: Sequence[Job]) -> None:

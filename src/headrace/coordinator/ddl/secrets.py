@@ -97,6 +97,11 @@ class Vault:
         """Option -> value. Raises as `value` does."""
         return {option: self.value(secret_id) for option, secret_id in secrets.items()}
 
+    def former(self, secrets: Sequence[ObjectRecord]) -> dict[int, str]:
+        """The values of secrets, by their ids, as records have them that may be gone. Raises as `unseal` does."""
+        state = self._catalog.image
+        return {s.id: unseal(s.content.to_json(), identity(s, state), self.keys) for s in secrets}
+
     def of(self, secrets: Mapping[str, int]) -> Secrets | None:
         """The same as a function that is asked for the values of now; None if there are none."""
         return (lambda: self.values(secrets)) if secrets else None

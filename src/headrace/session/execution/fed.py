@@ -19,7 +19,6 @@ from headrace.catalog.records import ObjectRecord
 from headrace.catalog.state import CatalogState
 from headrace.common.columns import Column
 from headrace.connectors.leaving import own_type
-from headrace.coordinator.ddl.letting_go import discards
 from headrace.coordinator.decide.former import source_of as source_of
 from headrace.errors import NotSupported, UndefinedColumn
 from headrace.session.context import Context
@@ -97,9 +96,9 @@ def drop(context: Context, records: Sequence[ObjectRecord], check: Callable[[], 
     Raises what `Coordinator.drop` raises, and `check`, which is asked while nobody else defines anything; then nothing
     is let go of.
     """
-    found = discards(context.catalog.state, records, context.coordinator.secrets)
+    ids = [o.id for o in records]
     with nullcontext() if check is None else context.coordinator.defining():
         if check is not None:
             check()
-        context.coordinator.drop([o.id for o in records])
-    return [text for discard in found for text in discard()]
+        context.coordinator.drop(ids)
+    return context.coordinator.let_go(ids)
