@@ -15,8 +15,8 @@ POINTS = ["catalog.commit.before", "catalog.commit.after"]
 
 
 @contextmanager
-def silent(db: Database, point: str) -> Iterator[None]:
-    """The catalog takes one more transaction, or not, and gives no answer from then on."""
+def silent(db: Database, point: str, nth: int = 1) -> Iterator[None]:
+    """The catalog takes the n-th transaction from now on, or not, and gives no answer from then on."""
 
     store = db.catalog._store
 
@@ -26,6 +26,6 @@ def silent(db: Database, point: str) -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as broken:
         broken.setattr(store, "sequence", no_answer)
-        arm(point, "fail", nth=1)
+        arm(point, "fail", nth=nth)
         yield
     disarm_all()

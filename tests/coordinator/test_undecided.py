@@ -26,9 +26,9 @@ def db(tmp_path: Path) -> Iterator[Database]:
     made.close()
 
 
-def undecided(db: Database, point: str, statement: Callable[[], object]) -> bool:
+def undecided(db: Database, point: str, statement: Callable[[], object], nth: int = 1) -> bool:
     """Whether the statement turns out to be durable."""
-    with silent(db, point), pytest.raises(StorageError):
+    with silent(db, point, nth), pytest.raises(StorageError):
         statement()
     db.c._parts.look()
     return point.endswith("after")
@@ -50,6 +50,28 @@ def test_a_drop_is_finished_or_taken_back(db: Database, point: str) -> None:
         db.c.drop([t])
     else:
         assert db.read(v) == [[1]]
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_a_table_that_takes_a_place_has_the_name_when_it_is_learned(db: Database, point: str) -> None:
+    """CK-24: and so has its index, which is paused as the one before; else both are what they were, and go on."""
+    old, new = db.table("t"), db.table("t$keyed")
+    by, by_new = db.view("i", old), db.view("i$refreshed", new)
+    filled = db.insert(new, 1)
+    db.c.flush(WAIT_S)
+    db.c.alter_job(by, paused=True)
+    done = undecided(db, point, lambda: db.c.take_place(new, old, {by_new: by}, filled), nth=2)
+    graph = db.core.live.graph
+    named = [graph.relations[i].record.name for i in (new, by_new)]
+    assert named == (["t", "i"] if done else ["t$keyed", "i$refreshed"])
+    assert graph.jobs[by_new].name == named[1]
+    assert (old in graph.relations, by in graph.jobs) == (not done, not done)
+    assert db.status(by_new).status == ("paused" if done else "running")
+    if done:
+        db.c.alter_job(by_new, paused=False)
+    db.insert(new, 2)
+    db.c.flush(WAIT_S)
+    assert db.read(new, by_new) == [[1, 2], [1, 2]]
 
 
 @pytest.mark.parametrize("point", POINTS)

@@ -331,6 +331,20 @@ def test_a_table_that_is_paused_meanwhile_stays_so(
     topic.drop()
 
 
+def test_an_index_that_is_paused_stays_so(database: Database, kafka: Kafka) -> None:
+    topic = Topic(kafka, database)
+    topic.put(1, '{"id": 1, "v": 10, "who": "ann"}')
+    topic.sql("CREATE INDEX #_i ON # (v); CREATE INDEX #_j ON # (v); ALTER INDEX #_i PAUSE")
+    topic.sql("ALTER TABLE # ADD COLUMN who text")
+    jobs = "SELECT status FROM headrace_catalog.jobs WHERE name IN ('#_i', '#_j') ORDER BY name"
+    assert topic.sql(jobs).rows() == [("paused",), ("running",)]
+    topic.put(2, '{"id": 2, "v": 10, "who": "bob"}')
+    eventually(lambda: topic.rows("SELECT * FROM #") == [(1, 10, "ann"), (2, 10, "bob")])
+    topic.sql("ALTER INDEX #_i RESUME")
+    assert topic.sql(jobs).rows() == [("running",), ("running",)]
+    topic.drop()
+
+
 COMPACTING = {
     "cleanup_policy": "compact", "segment_ms": "200", "min_cleanable_dirty_ratio": "0.01",
     "max_compaction_lag_ms": "200",

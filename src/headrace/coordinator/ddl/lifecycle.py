@@ -34,7 +34,7 @@ from headrace.coordinator.decide import automatic
 from headrace.coordinator.decide.automatic import is_automatic
 from headrace.coordinator.decide.former import formers, named_as, views_over
 from headrace.coordinator.decide.into import refuse_circle, target_of
-from headrace.coordinator.decide.life import Turn, turned
+from headrace.coordinator.decide.life import Life, Turn, turned
 from headrace.coordinator.decide.unused import unused
 from headrace.coordinator.decide.view_options import checked_options, on_error
 from headrace.coordinator.decide.widths import left_wide, narrowed, wider
@@ -376,6 +376,28 @@ class Lifecycle:
             live.changed.notify_all()
         self.lanes.launch(job)
 
+    def paused_as(self, indexes: Mapping[int, int]) -> list[JobRecord]:
+        """The records, paused, of new indexes of which those are paused whose place they take.
+
+        The caller holds `committing`.
+        """
+        jobs = self._catalog.state.jobs
+        return [turned(jobs[new], Turn.PAUSE)[0] for new, old in indexes.items() if Life.of(jobs[old]).paused]
+
+    def take_up_jobs(self, records: Sequence[JobRecord]) -> None:
+        """Let jobs be as a transaction has made their records. The caller holds `committing`."""
+        for record in records:
+            self._take_up(self._live.graph.jobs[record.id], record)
+
+    def settle_jobs(self, records: Sequence[JobRecord], state: CatalogState) -> None:
+        """The same where it is learned later, by the catalog's content of then."""
+        with self._locks.committing:
+            self.take_up_jobs([state.jobs[record.id] for record in records])
+
+    def _define(self, records: Sequence[ObjectRecord]) -> None:
+        for record in records:
+            self._planning.define_new(record)
+
     def drop(self, ids: Sequence[int]) -> None:
         """See `Coordinator.drop`."""
         live = self._live
@@ -429,14 +451,24 @@ class Lifecycle:
                 done = lambda: self._runtime.stopping or live.epochs.complete >= filled  # noqa: E731
                 live.changed.wait_until(done, None, self._runtime.check)
             edits: list[Edit] = [*map(Put, (placed, *kept, *views)), event]
-            with self._withdrawn(gone) as jobs, self._locks.raising, self._writing_paused(), self._ticking:
+            with (
+                self._withdrawn(gone) as jobs, self._locks.raising, self._locks.committing, self._writing_paused(),
+                self._ticking,
+            ):  # fmt: skip
                 with live.lock:
                     relation.safe = max(relation.safe, filled)
                 edits += _not_before(self._catalog.state, relation, filled)
-                self._delete(gone, jobs, edits)
+                paused = self.paused_as(indexes)
+
+                def settle(state: CatalogState) -> None:
+                    take_up(live, [placed, *kept])
+                    self.settle_jobs(paused, state)
+                    self._define([placed, *kept])
+
+                self._delete(gone, jobs, [*edits, *map(Put, paused)], settle)
                 take_up(live, [placed, *kept])
-            for record in (placed, *kept):
-                self._planning.define_new(record)
+                self.take_up_jobs(paused)
+            self._define([placed, *kept])
         live.notify()
 
     @contextmanager
@@ -471,13 +503,19 @@ class Lifecycle:
                         hint="DROP ... CASCADE drops them too",
                     )
 
-    def _delete(self, ids: Sequence[int], jobs: Sequence[Job], others: Sequence[Edit] = ()) -> None:
+    def _delete(
+        self, ids: Sequence[int], jobs: Sequence[Job], others: Sequence[Edit] = (),
+        more: Callable[[CatalogState], None] = lambda state: None,
+    ) -> None:  # fmt: skip
+        """Drop objects in one transaction with `others`. `more` is done if it is learned later that it has happened."""
+
         def happened(state: CatalogState) -> bool:
             return not any(i in state.objects for i in ids)
 
         def settle(state: CatalogState) -> None:
             if happened(state):
                 self._dropped(ids)
+                more(state)
             else:
                 self._resume(jobs)
 

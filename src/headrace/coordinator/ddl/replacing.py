@@ -78,4 +78,9 @@ def _indexes(state: CatalogState, table_id: int) -> Iterator[int]:
 def _takes_place(state: CatalogState, record: ObjectRecord, name: str, suffix: str) -> bool:
     """Whether something of that name is to take the place of a table, by its name and its definition."""
     table = state.object_named(record.schema, name.removesuffix(suffix)) if name.endswith(suffix) else None
-    return table is not None and record.definition.startswith(definition_with(table, ""))
+    return table is not None and takes_place_of(record, table)
+
+
+def takes_place_of(record: ObjectRecord, table: ObjectRecord) -> bool:
+    """Whether something that has such a name is to take the place of a table, by its definition."""
+    return record.definition.startswith(definition_with(table, ""))

@@ -11,7 +11,7 @@ from dataclasses import replace
 from headrace.catalog.catalog import Catalog
 from headrace.catalog.contents import SourceContent
 from headrace.catalog.edits import AddEvent, Edit, Put
-from headrace.catalog.records import ObjectRecord
+from headrace.catalog.records import JobRecord, ObjectRecord
 from headrace.catalog.state import CatalogState
 from headrace.common.faults import fault_point
 from headrace.connectors.base import SHARED_BY
@@ -64,8 +64,9 @@ class Succeeding:
                         return False
                 (until,) = self._catalog.allocate_ids(1)
                 edits = succession(self._catalog.state, new_id, old_id, indexes, until)
+                paused = self._life.paused_as(indexes)
                 fault_point("columns.commit.before")
-                changed = self._transact(edits)
+                changed = self._transact(edits, paused)
                 fault_point("columns.commit.after")
             self._define(changed)
             return True
@@ -123,7 +124,7 @@ class Succeeding:
             fault_point("columns.slot.after")
             return first
 
-    def _transact(self, edits: Sequence[Edit]) -> list[ObjectRecord]:
+    def _transact(self, edits: Sequence[Edit], paused: Sequence[JobRecord] = ()) -> list[ObjectRecord]:
         """Make edits durable, and known in memory; the objects that are others from now on."""
         changed = [e.record for e in edits if isinstance(e, Put) and isinstance(e.record, ObjectRecord)]
 
@@ -133,10 +134,12 @@ class Succeeding:
         def settle(state: CatalogState) -> None:
             if happened(state):
                 take_up(self._live, changed)
+                self._life.settle_jobs(paused, state)
                 self._define(changed)
 
-        self._life.undecided.transact(edits, happened, settle)
+        self._life.undecided.transact([*edits, *map(Put, paused)], happened, settle)
         take_up(self._live, changed)
+        self._life.take_up_jobs(paused)
         return changed
 
     def _define(self, changed: Sequence[ObjectRecord]) -> None:

@@ -15,13 +15,14 @@ from dataclasses import replace
 from headrace.catalog.contents import IndexContent, TableContent, ViewContent
 from headrace.catalog.records import ObjectRecord
 from headrace.catalog.state import CatalogState
-from headrace.coordinator.ddl.replacing import definition_with, name_while_filled
+from headrace.coordinator.ddl.replacing import definition_with, name_while_filled, takes_place_of
 from headrace.coordinator.decide.former import indexes_of
 from headrace.errors import (
     DependentObjectsExist,
     DuplicateTable,
     HeadraceError,
     NotSupported,
+    StatementError,
     WrongObjectType,
 )
 from headrace.session.context import Context
@@ -75,7 +76,17 @@ def put_in_place(
             check_named(context.catalog.state, table)  # from then on it keeps its name, by which its rows are read
             other = replace(other, id=coordinator.create_relation(other))
     except DuplicateTable as error:
-        error.hint = "A table is filled under this name while it gets a key or columns: DROP TABLE what has it."
+        found = context.catalog.state.object_named(other.schema, other.name)
+        if found is not None and takes_place_of(found, table):
+            raise StatementError(
+                f'"{label(table)}" is being filled again by another statement, for a key or columns',
+                sqlstate="55006",
+                hint="try again when that is done; what one that failed has left goes with the next start",
+            ) from error
+        error.hint = (
+            f'A table is filled under this name while "{label(table)}" gets a key or columns: '
+            "give the relation that has it another one, by ALTER ... RENAME TO."
+        )
         raise
     made = [other]
     try:
