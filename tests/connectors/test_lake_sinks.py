@@ -233,6 +233,29 @@ def test_small_files_are_put_together(lake: Lake, kind: dict[str, str]) -> None:
     assert lake.compacted(), "who follows the table is told that no row has changed"
 
 
+def test_files_of_commits_that_others_outran_are_not_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lake = Lake("iceberg", f"file://{tmp_path}", {}, tmp_path)
+    sink = lake.sink(PAIR, type="append-only", compact_files="3")
+    for epoch in range(1, 3):
+        deliver(sink, epoch, (epoch, "x", epoch, 1))
+    commit, outrun = Transaction.commit_transaction, iter([True, False, True])  # the first attempt, and the compaction
+    theirs = pa.table({"a": [9], "b": ["z"], "v": [9]}, schema=arrow_schema(PAIR))
+
+    def late(made: Transaction) -> object:
+        if next(outrun, False):
+            with monkeypatch.context() as patch:
+                patch.setattr(Transaction, "commit_transaction", commit)
+                lake.append(theirs)
+        return commit(made)
+
+    monkeypatch.setattr(Transaction, "commit_transaction", late)
+    assert deliver(sink, 3, (3, "x", 3, 1)) == 1
+    monkeypatch.undo()
+    assert sorted(row["a"] for row in lake.rows()) == [1, 2, 3, 9, 9] and not lake.compacted()
+    assert len([*tmp_path.rglob("*.parquet")]) == lake.files() == 5, "no other files are left"
+    assert deliver(sink, 4, (4, "x", 4, 1)) == 1 and lake.compacted()
+
+
 def test_who_follows_the_table_reads_no_row_twice(lake: Lake) -> None:
     """Files that are put together have rows of before: a source that takes nothing back passes over them."""
     sink = lake.sink(PAIR, type="append-only", compact_files="3")

@@ -53,6 +53,7 @@ PAUSES_S = (2.0, 20.0)
 POINTS = (
     "sink.bind.after", "sink.commit.before", "sink.commit.after", "barrier.bind.after", "commit.before",
     "commit.acked", "commit.after", "catalog.commit.before", "catalog.commit.after",
+    "lake.compact.before", "lake.compact.written", "lake.compact.after",
 )  # fmt: skip
 
 

@@ -72,6 +72,9 @@ KNOWN: Final[Mapping[str, str]] = {
     "copy.commit.before": "the files of a COPY are written, its folder is not there yet",
     "sink.bind.after": "which epoch a sink delivers next is durable, nothing of it has left",
     "sink.commit.before": "a sink is about to make an epoch visible in its target",
+    "lake.compact.before": "a lake's table has an epoch, its small files are about to be put together",
+    "lake.compact.written": "small files of an Iceberg table are put together, no commit says so",
+    "lake.compact.after": "a lake's table has fewer files, nobody has been told",
     "sink.commit.after": "a sink's target has the epoch, its position is not committed",
 }
 """Every fault point there is, and where it stands."""

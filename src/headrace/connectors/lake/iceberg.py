@@ -7,7 +7,6 @@ the same epoch one commits, and the other one finds the epoch in the properties 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import field
 from functools import reduce
 from typing import Any, Final, TypeAlias
@@ -21,7 +20,7 @@ from headrace.connectors import netting
 from headrace.connectors.connection_options import Connects
 from headrace.connectors.declared import DeclaredOptions, Option, needed_module
 from headrace.connectors.held_changes import HeldChanges
-from headrace.connectors.lake.small_files import COMPACT, Table, compact_iceberg
+from headrace.connectors.lake.small_files import COMPACT, Table, compact_iceberg, delete_files
 from headrace.connectors.lake.tables import CREATE, STORE, LakeSink, absent, check_columns, fitted, told
 from headrace.connectors.sinks import SinkPosition, already_delivered
 from headrace.errors import InvalidParameter
@@ -160,7 +159,6 @@ class IcebergSink(LakeSink):
         """
         # The package would put what fails on top of what is there by then, without a look at the epoch.
         table.metadata.properties["commit.retry.num-retries"] = "0"
-        summary = {"headrace.delivery": position.delivery, "headrace.epoch": str(position.epoch)}
         gone: list[DataFile] = []
         added: list[DataFile] = []
         try:
@@ -169,12 +167,21 @@ class IcebergSink(LakeSink):
                     gone.append(file)
                     added += self._data_files(table, left)
         except BaseException:  # of a row that is refused, say, which comes again and again
-            for file in added:
-                with suppress(Exception):
-                    table.io.delete(file.file_path)
+            delete_files(table, added)
             raise
         if not gone and not added:
             return False
+        try:
+            self._put(table, gone, added, position)
+        except needed_module("pyiceberg.exceptions", "iceberg").CommitFailedException:
+            delete_files(table, added)
+            raise
+        return True
+
+    def _put(
+        self, table: Table, gone: Iterable[DataFile], added: Iterable[DataFile], position: SinkPosition
+    ) -> None:  # fmt: skip
+        summary = {"headrace.delivery": position.delivery, "headrace.epoch": str(position.epoch)}
         with table.transaction() as transaction:
             if self._upserts:
                 self._replace(transaction, gone, added, summary)
@@ -183,7 +190,6 @@ class IcebergSink(LakeSink):
                     for file in added:
                         snapshot.append_data_file(file)
             transaction.set_properties({_noted(position): str(position.epoch)})
-        return True
 
     def _replace(
         self, transaction: Any, gone: Iterable[DataFile], added: Iterable[DataFile], summary: dict[str, str]

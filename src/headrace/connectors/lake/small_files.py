@@ -12,6 +12,7 @@ from contextlib import suppress
 from itertools import accumulate
 from typing import Any, Final, TypeAlias
 
+from headrace.common.faults import fault_point
 from headrace.connectors.declared import Option, needed_module
 from headrace.errors import InvalidParameter
 
@@ -49,33 +50,48 @@ def compact_iceberg(table: Table, least: int) -> None:
     places = chosen([task.file.file_size_in_bytes for task in tasks], least)
     if len(places) < 2:
         return
-    with suppress(failed):
-        _rewrite(table, [tasks[place] for place in places])
+    fault_point("lake.compact.before")
+    _rewrite(table, [tasks[place] for place in places], failed)
+    fault_point("lake.compact.after")
 
 
-def _rewrite(table: Table, tasks: Iterable[Table]) -> None:
+def _rewrite(table: Table, tasks: Sequence[Table], failed: type[Exception]) -> None:
+    """Write their rows to files of their own, and commit that; files that no snapshot has are deleted again."""
     files = needed_module("pyiceberg.io.pyarrow", "iceberg")
     expressions = needed_module("pyiceberg.expressions", "iceberg")
-    operation = needed_module("pyiceberg.table.snapshots", "iceberg").Operation
-    tasks = list(tasks)
     rows = files.ArrowScan(table.metadata, table.io, table.schema(), expressions.AlwaysTrue()).to_table(tasks)
     table.metadata.properties["commit.retry.num-retries"] = "0"
-    with table.transaction() as transaction:
-        added = files._dataframe_to_data_files(transaction.table_metadata, rows, table.io)
-        note = {"headrace.compacted": str(len(tasks))}
-        with transaction.update_snapshot(snapshot_properties=note).overwrite() as snapshot:
-            summed_up = snapshot._summary
+    added = [*files._dataframe_to_data_files(table.metadata, rows, table.io)]
+    fault_point("lake.compact.written")
+    try:
+        _replace(table, tasks, added)
+    except failed:
+        delete_files(table, added)
 
-            def replacing(properties: dict[str, str]) -> Table:
-                """The package's summary, with the operation by which it is known that no row has changed."""
-                found = summed_up(properties)
-                return type(found)(operation=operation.REPLACE, **found.additional_properties)
 
-            snapshot._summary = replacing
-            for task in tasks:
-                snapshot.delete_data_file(task.file)
-            for file in added:
-                snapshot.append_data_file(file)
+def _replace(table: Table, tasks: Sequence[Table], added: Sequence[Table]) -> None:
+    operation = needed_module("pyiceberg.table.snapshots", "iceberg").Operation
+    note = {"headrace.compacted": str(len(tasks))}
+    with table.transaction() as transaction, transaction.update_snapshot(snapshot_properties=note).overwrite() as made:
+        summed_up = made._summary
+
+        def replacing(properties: dict[str, str]) -> Table:
+            """The package's summary, with the operation by which it is known that no row has changed."""
+            found = summed_up(properties)
+            return type(found)(operation=operation.REPLACE, **found.additional_properties)
+
+        made._summary = replacing
+        for task in tasks:
+            made.delete_data_file(task.file)
+        for file in added:
+            made.append_data_file(file)
+
+
+def delete_files(table: Table, files: Iterable[Table]) -> None:
+    """Delete data files that no snapshot has; what cannot be deleted stays for whoever removes orphans."""
+    for file in files:
+        with suppress(Exception):
+            table.io.delete(file.file_path)
 
 
 def compact_delta(table: Table, least: int) -> None:
@@ -84,5 +100,7 @@ def compact_delta(table: Table, least: int) -> None:
     sizes = table.get_add_actions(flatten=True).column("size_bytes").to_pylist() if least else []
     if len(chosen(sizes, least)) < 2:
         return
+    fault_point("lake.compact.before")
     with suppress(failed):
         table.optimize.compact()
+        fault_point("lake.compact.after")
