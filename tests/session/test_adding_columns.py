@@ -183,6 +183,24 @@ def test_what_is_refused(session: Session) -> None:
     assert state_of(session, "ALTER TABLE ac_none ADD b int") == "42P01"
 
 
+def test_columns_that_are_there_are_left_alone(session: Session, database: Database) -> None:
+    """As PostgreSQL does: told by a notice, whatever type is asked for; the others are added."""
+    run(session, "CREATE TABLE ac (a int PRIMARY KEY)", "INSERT INTO ac VALUES (1)")
+    table = database.catalog.state.object_named("public", "ac")
+    (result,) = session.execute("ALTER TABLE ac ADD COLUMN IF NOT EXISTS a text DEFAULT 'x'")
+    assert [(n.severity, n.sqlstate, n.message) for n in result.notices] == [
+        ("NOTICE", "42701", 'column "a" of relation "ac" already exists, skipping')
+    ]
+    assert database.catalog.state.object_named("public", "ac") == table, "nothing is done"
+    (result,) = session.execute("ALTER TABLE ac ADD IF NOT EXISTS b int DEFAULT 2, ADD IF NOT EXISTS b text")
+    assert [n.message for n in result.notices] == ['column "b" of relation "ac" already exists, skipping']
+    assert run(session, "SELECT * FROM ac") == [(1, 2)]
+    assert state_of(session, "ALTER TABLE ac ADD COLUMN IF NOT EXISTS b int, ADD b int") == "42701"
+    run(session, "CREATE MATERIALIZED VIEW ac_m AS SELECT a FROM ac", "ALTER TABLE ac ADD IF NOT EXISTS b int")
+    assert state_of(session, "ALTER TABLE ac ADD COLUMN IF NOT EXISTS c int") == "2BP01"
+    assert state_of(session, "ALTER MATERIALIZED VIEW ac_m ADD COLUMN IF NOT EXISTS a int") == "0A000"
+
+
 def test_two_at_once(session: Session, database: Database) -> None:
     """Each has its column, or is told; no row is lost that somebody has written meanwhile."""
     run(session, "CREATE TABLE ac (a int PRIMARY KEY)", "INSERT INTO ac SELECT * FROM generate_series(1, 50)")

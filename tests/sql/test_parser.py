@@ -238,6 +238,15 @@ def test_views() -> None:
         ("vacuum (analyze, parallel 2) t(a), u", st.Maintain("VACUUM", (TableName(None, "t"), TableName(None, "u")))),
         ("vacuum full freeze verbose analyze", st.Maintain("VACUUM", ())),
         ("analyze verbose t", st.Maintain("ANALYZE", (TableName(None, "t"),))),
+        (
+            "alter table t add if not exists a int, add column if int, add column if not exists b text",
+            st.AlterColumns(
+                "table",
+                TableName(None, "t"),
+                unless_there=(True, False, True),
+                add=(st.ColumnDef("a", "int"), st.ColumnDef("if", "int"), st.ColumnDef("b", "string")),
+            ),
+        ),
         ("alter table t drop column a", st.AlterColumns("table", TableName(None, "t"), drop=("a",))),
         (
             "create index i on t (a) include (b) distributed by (a)",

@@ -460,9 +460,10 @@ def _add_constraint(cursor: Cursor, name: st.TableName, exists: bool) -> st.Stat
 
 
 def _alter_columns(cursor: Cursor, kind: str, name: st.TableName, exists: bool) -> st.Statement:
-    body, gone = _Body(), []
+    body, gone, unless_there = _Body(), [], []
     while cursor.token is not None:
         if cursor.match("ADD", "COLUMN") or cursor.match("ADD"):
+            unless_there.append(if_not_exists(cursor))
             _column(cursor, body)
             if body.primary_key:
                 cursor.refuse("PRIMARY KEY of a column that is added")
@@ -472,7 +473,7 @@ def _alter_columns(cursor: Cursor, kind: str, name: st.TableName, exists: bool) 
             gone.append(cursor.identifier())
         if not cursor.match(","):
             cursor.expect_end()
-    return st.AlterColumns(kind, name, tuple(body.columns), tuple(gone), exists)
+    return st.AlterColumns(kind, name, tuple(body.columns), tuple(gone), exists, tuple(unless_there))
 
 
 STARTS = (starts(create, "CREATE"), starts(drop, "DROP"), starts(alter, "ALTER"))

@@ -430,6 +430,8 @@ class AlterColumns(Statement, writes=True):
     add: tuple[ColumnDef, ...] = ()
     drop: tuple[str, ...] = ()
     if_exists: bool = False
+    unless_there: tuple[bool, ...] = ()
+    """Of each of `add` whether it is to be left alone where there is one of that name."""
 
     @property
     def tag(self) -> str:

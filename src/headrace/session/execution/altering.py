@@ -77,21 +77,33 @@ def add_columns(context: Context, statement: st.AlterColumns) -> Result:
     record = found or names_of(context).get(statement.name)
     state = context.catalog.state
     source = record if isinstance(record.content, SourceContent) and can_widen(record) else None
-    if statement.kind == "table" and not statement.drop and isinstance(record.content, TableContent):
-        context.rights.require_owner(record)
-        add_to_table(context, record, statement)
-        return Result(statement.tag)
-    if statement.drop or not (
-        source if statement.kind == "source" else statement.kind == "table" and refreshing.can_refresh(state, record)
-    ):
+    stored = statement.kind == "table" and not statement.drop and isinstance(record.content, TableContent)
+    fed_table = statement.kind == "table" and refreshing.can_refresh(state, record)
+    if not stored and (statement.drop or not (source if statement.kind == "source" else fed_table)):
         return not_yet(context, statement)
     refuse_automatic(context, record, "altered")
     context.rights.require_owner(record)
-    if source is not None:
-        widen_source(context, source, statement.add)
-    else:
-        refreshing.refresh(context, record, statement.text, statement.add)
-    return Result(statement.tag)
+    wanted, notices = _not_there(record, statement)
+    if wanted and stored:
+        add_to_table(context, record, replace(statement, add=wanted))
+    elif wanted and source is not None:
+        widen_source(context, source, wanted)
+    elif wanted:
+        refreshing.refresh(context, record, statement.text, wanted)
+    return Result(statement.tag, notices=notices)
+
+
+def _not_there(record: ObjectRecord, statement: st.AlterColumns) -> tuple[tuple[st.ColumnDef, ...], list[Notice]]:
+    """The columns that are to be added, without those that are to be left alone if they are there; what to tell."""
+    known, wanted, notices = {c.name for c in record.columns}, list[st.ColumnDef](), list[Notice]()
+    for column, unless_there in zip(statement.add, statement.unless_there, strict=True):
+        if unless_there and column.name in known:
+            text = f'column "{column.name}" of relation "{label(record)}" already exists, skipping'
+            notices.append(Notice(text, sqlstate="42701"))
+        else:
+            wanted.append(column)
+            known.add(column.name)
+    return tuple(wanted), notices
 
 
 def _in_step(context: Context, record: ObjectRecord) -> list[ObjectRecord]:
