@@ -183,6 +183,14 @@ def test_what_is_refused(session: Session) -> None:
     assert state_of(session, "ALTER TABLE ac_none ADD b int") == "42P01"
 
 
+@pytest.mark.parametrize("column", ["b int NOT NULL", "b float DEFAULT random()"])
+def test_a_table_of_which_all_rows_are_gone_has_none(session: Session, way: None, column: str) -> None:
+    """Though many are stored, with what deletes them."""
+    run(session, "CREATE TABLE ac (a int)", "INSERT INTO ac VALUES (1), (2)", "DELETE FROM ac",
+        f"ALTER TABLE ac ADD {column}", "INSERT INTO ac VALUES (3, 4)")  # fmt: skip
+    assert run(session, "SELECT a, b::int FROM ac") == [(3, 4)]
+
+
 def test_columns_that_are_there_are_left_alone(session: Session, database: Database) -> None:
     """As PostgreSQL does: told by a notice, whatever type is asked for; the others are added."""
     run(session, "CREATE TABLE ac (a int PRIMARY KEY)", "INSERT INTO ac VALUES (1)")

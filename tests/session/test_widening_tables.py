@@ -97,6 +97,23 @@ def test_a_table_by_key_gets_a_column_with_its_values(database: Database, kafka:
     topic.drop()
 
 
+@pytest.mark.parametrize("setting", ["query_epoch", "query_consistency"])
+def test_what_a_session_wants_to_see_does_not_matter(database: Database, kafka: Kafka, setting: str) -> None:
+    """Whether no row is lost is looked at as of now."""
+    topic = Topic(kafka, database)
+    topic.put(1, '{"id": 1, "v": 10, "who": "ann"}')
+    eventually(lambda: topic.rows("SELECT * FROM #") == [(1, 10)])
+    epoch = max(job.committed_epoch for job in database.coordinator.jobs())
+    topic.put(2, '{"id": 2, "v": 20, "who": "bob"}')
+    eventually(lambda: len(topic.rows("SELECT * FROM #")) == 2)
+    with closing(database.session()) as session:
+        value = epoch if setting == "query_epoch" else "'global'"
+        for text in (f"SET {setting} = {value}", f"ALTER TABLE {topic.name} ADD COLUMN who text"):
+            list(session.execute(text))
+    assert topic.rows("SELECT * FROM #") == [(1, 10, "ann"), (2, 20, "bob")]
+    topic.drop()
+
+
 def test_a_table_takes_new_columns_of_its_schema(database: Database, kafka: Kafka) -> None:
     """Of a registry: with a key that records delete, and rows of schemas before and after."""
     name = kafka.topic(f"wide{next(_numbers)}")

@@ -31,6 +31,7 @@ from headrace.errors import (
 )
 from headrace.session.context import Context
 from headrace.session.execution import ddl, fed
+from headrace.session.execution.in_transaction import opened
 from headrace.session.execution.kernel_queries import all_of
 from headrace.session.execution.refilling import check_asked, check_not_refreshed, check_running, new_table, take_place
 from headrace.session.execution.select import select
@@ -197,7 +198,12 @@ def _check_rows(context: Context, table: ObjectRecord, new: ObjectRecord) -> Non
     first, second = (f"({all_of(replace(compared, name=o.name)).text})" for o in (table, new))
     differing = f"(({first} EXCEPT ALL {second}) UNION ALL ({second} EXCEPT ALL {first}))"
     counts = [f"(SELECT count(*) FROM {rows} AS t)" for rows in (*both, differing)]
-    (found,) = select(context, parse_query(f"SELECT {', '.join(counts)}")).rows()
+    own = opened(context, implicit=True)
+    try:
+        with context.within(own):  # as of now, whatever epoch the session wants to see
+            (found,) = select(context, parse_query(f"SELECT {', '.join(counts)}")).rows()
+    finally:
+        own.close()
     before, now, others = (int(str(number)) for number in found)
     if before != now or others:
         said = f"{now} come of what can be read by now" if before != now else f"{others // 2} come otherwise by now"
