@@ -107,3 +107,41 @@ def test_a_table_that_was_dropped_lets_go_at_the_next_start(
         assert slots(logical) == (0, 0) and not database.catalog.state.leaving
         events = "SELECT count(*) FROM headrace_catalog.events WHERE kind = 'source_left'"
         assert database.sql(events).rows() == [(0,)]
+
+
+@pytest.mark.parametrize("dropped", ["DROP TABLE one", "DROP SOURCE pg CASCADE"])
+def test_what_shares_a_slot_lets_go_of_its_own(
+    logical: Postgres, spark: SparkSession, tmp_path: Path, dropped: str
+) -> None:
+    """A table of what is published for it, the source of all; the other table goes on in between."""
+    settings = Settings(data_dir=tmp_path, run_fsync=False, catalog_commit_sync=False, barrier_interval_ms=100)
+    logical.execute(*(f"DROP TABLE IF EXISTS {name}" for name in ("one", "two")),
+                    *(f"CREATE TABLE {name} (id int PRIMARY KEY, v text)" for name in ("one", "two")))  # fmt: skip
+    published = "SELECT tablename FROM pg_publication_tables ORDER BY 1"
+    with connect(tmp_path, spark=spark, settings=settings) as database:
+        database.sql(
+            f"CREATE SOURCE pg WITH (connector = 'postgres-cdc', hostname = '{HOST}', port = {logical.port}, "
+            f"username = 'root', database.name = '{logical.dbname}')"
+        )
+        for name in ("one", "two"):
+            database.sql(f"CREATE TABLE {name} (*) FROM pg TABLE 'public.{name}'")
+        arm("source.dropped.after", "fail")
+        try:
+            with pytest.raises(HeadraceError, match=r"source\.dropped\.after"):
+                database.sql(dropped)
+        finally:
+            disarm_all()
+        assert slots(logical) == (1, 1)
+        with logical.connect() as c:
+            assert c.execute(published).fetchall() == [("one",), ("two",)]
+    with connect(tmp_path, spark=spark, settings=settings) as database, logical.connect() as c:
+        assert not database.catalog.state.leaving
+        if dropped.startswith("DROP SOURCE"):
+            assert slots(logical) == (0, 0)
+            return
+        assert slots(logical) == (1, 1) and c.execute(published).fetchall() == [("two",)]
+        database.sql("CREATE TABLE one (*) FROM pg TABLE 'public.one'")
+        assert c.execute(published).fetchall() == [("one",), ("two",)]
+        assert database.sql("SELECT count(*) FROM one").rows() == [(0,)]
+        database.sql("DROP SOURCE pg CASCADE")
+        assert slots(logical) == (0, 0)
