@@ -615,6 +615,77 @@ def test_a_row_at_fault_that_changes_all_the_time_holds_nothing_up(server: Postg
     assert followed.rows()[1] == (1, 4, "n")
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_rows_that_are_lost_while_content_is_read_come_back_whatever_changes(
+    server: Postgres, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Any of them may change before, while and after it is asked for, and swap its key: it settles, and is exact."""
+    chance, long = random.Random(seed), itertools.count()
+    monkeypatch.setattr(unchanged, "FILLED_AT_ONCE", chance.choice((1, 2, 32)))
+    monkeypatch.setattr(content_parts, "LEAST_BYTES", 1)
+    followed = Wide(server)
+    followed.source = followed.open(on_error=chance.choice(("skip", "null", "fail")))
+
+    def value() -> str:
+        number = next(long)
+        return chance.choice(("NULL", f"'{number}'", f"repeat('{number} ', 2000)", f"repeat('{number} ', 2000)"))
+
+    def some() -> str:
+        a, b = chance.sample(range(8), 2)
+        insert = f"INSERT INTO # VALUES ({a}, {value()}, 0, {value()}) ON CONFLICT DO NOTHING"
+        swap = (f"SET id = {new} WHERE id = {old}" for old, new in ((a, 99), (b, a), (99, b)))
+        return chance.choice((
+            insert, f"UPDATE # SET w = w + 1 WHERE id IN ({a}, {b})", "UPDATE # SET w = w + 1",
+            f"UPDATE # SET v = {value()} WHERE id = {a}", "; ".join(f"UPDATE # {each}" for each in swap),
+            f"UPDATE # SET id = {b} WHERE id = {a} AND NOT EXISTS (SELECT FROM # WHERE id = {b})",
+            f"DELETE FROM # WHERE id = {a}", f"DELETE FROM # WHERE id = {a}; {insert}",
+        )) if chance.random() > 0.03 else "TRUNCATE #"  # fmt: skip
+
+    def change(most: int = 5) -> None:
+        for _ in range(chance.randrange(most)):
+            followed.run(f"BEGIN; {'; '.join(some() for _ in range(chance.randrange(1, 4)))}; COMMIT")
+
+    def take(to: Offsets) -> None:
+        for row in followed.read(followed.at, to):
+            if row["_at"] >= followed.kept.get(row["id"], row)["_at"]:
+                followed.kept[row["id"]] = row
+        followed.at = to
+        followed.source.acknowledge(to)
+
+    texts, budget = RowsThere.texts, iter(range(6))
+
+    def moving(there: RowsThere, key: Sequence[str]) -> dict[str, pa.Array] | None:
+        if next(budget, None) is not None:
+            change(2)
+        return texts(there, key)
+
+    followed.run("INSERT INTO # SELECT i, repeat(i || 'v', 1500), 0, repeat(i || 'n', 1500) FROM generate_series(0, 7) "
+                 "AS g(i)",
+                 "INSERT INTO # SELECT i, 'v', 0, 'n' FROM generate_series(100, 1000) AS g(i)",
+                 "DELETE FROM # WHERE id >= 100")  # fmt: skip
+    first = followed.bind().offsets
+    change()
+    followed.take_content(first)
+    for i in [i for i in followed.kept if chance.random() < 0.5]:
+        del followed.kept[i]  # as if it had moved between two parts
+        followed.run(f"UPDATE # SET w = w + 1 WHERE id = {i}")
+    followed.source.acknowledge(first)
+    change()
+    second = followed.bind().offsets
+    change()
+    monkeypatch.setattr(RowsThere, "texts", moving)
+    take(second)
+    assert not followed.source.whole(second)
+    change()
+    third, then = followed.bind().offsets, followed.truth()
+    change()
+    take(third)
+    assert followed.source.whole(third) and followed.rows() == then
+    while followed.take():
+        pass
+    assert followed.rows() == followed.truth()
+
+
 SWAP = "UPDATE # SET id = 3 WHERE id = 1", "UPDATE # SET id = 1 WHERE id = 2", "UPDATE # SET id = 2 WHERE id = 3"
 
 
