@@ -183,6 +183,26 @@ def test_a_table_that_does_not_fit_is_refused(lake: Lake, theirs: dict[str, pa.D
         lake.sink(PAIR, primary_key="a")
 
 
+@pytest.mark.parametrize(
+    ("theirs", "fits"), [((38, 10), True), ((12, 2), True), ((12, 4), True), ((11, 4), False), ((20, 1), False)]
+)
+def test_a_number_with_more_places_is_the_same_number(lake: Lake, theirs: tuple[int, int], fits: bool) -> None:
+    columns = (Column("k", "decimal(10,2)"), Column("v", "bigint"))
+    lake.make(pa.schema([("k", pa.decimal128(*theirs)), ("v", pa.int64())]))
+    if not fits:
+        with pytest.raises(InvalidParameter, match=r"does not hold every decimal\(10,2\)"):
+            lake.sink(columns, primary_key="k")
+        return
+    sink = lake.sink(columns, primary_key="k")
+    deliver(sink, 1, (Decimal("1.50"), 1, 1), (Decimal("-99999999.99"), 2, 1))
+    deliver(sink, 2, (Decimal("1.50"), 1, -1), (Decimal("-99999999.99"), 2, -1), (Decimal("-99999999.99"), 3, 1))
+    assert [(row["k"], row["v"]) for row in lake.rows()] == [(Decimal("-99999999.99"), 3)]
+    source = open_source({"connector": lake.kind, **lake.where()}, (Column("K", "decimal(38,10)"), columns[1]))
+    source.claim()
+    bound = source.latest_offsets({}, Admission(), 0)
+    assert [*rows_of(source, {}, bound.offsets).elements()] == [(Decimal("-99999999.99"), 3)]
+
+
 def test_a_column_that_must_have_a_value(lake: Lake) -> None:
     required = pa.field("more", pa.string(), nullable=False)
     lake.make(pa.schema([("a", pa.int32()), ("b", pa.string()), ("v", pa.int64()), required]))

@@ -24,7 +24,7 @@ from pyspark.sql import SparkSession
 
 from delta_log import DeltaLog, VectorLake
 from headrace.common.columns import Column
-from headrace.connectors.base import Admission
+from headrace.connectors.base import FIELD_IDS, Admission
 from headrace.connectors.lake.delta_source import DeltaLog as DeltaTables
 from headrace.connectors.sources import open_source
 from headrace.errors import HeadraceError, NotSupported, SourceError
@@ -213,6 +213,7 @@ def test_a_source_gets_columns(lake: Lake, tmp_path: Path) -> None:
     n = Column("n", "bigint")
     with pytest.raises(SourceError, match="not all of whose values are int"):
         follower.open().found_by([Column("n", "int")])
+    assert follower.open().found_by([Column("N", "bigint")])[FIELD_IDS]
     with pytest.raises(SourceError, match='no column "none"'):
         follower.open().found_by([Column("none", "int")])
     follower.options |= follower.open().found_by([n])

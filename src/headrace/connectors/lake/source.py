@@ -41,6 +41,7 @@ from headrace.connectors.lake.tables import holds
 from headrace.connectors.option_reader import COMMON_OPTIONS, OptionReader
 from headrace.connectors.parsed_values import cast_array
 from headrace.connectors.policy import ParsedRows, apply_policy, sample
+from headrace.connectors.spelling import SeveralSpellings, spelled
 from headrace.errors import HeadraceError, NotSupported, SourceError
 
 EARLIEST, LATEST = "earliest", "latest"
@@ -212,7 +213,7 @@ class LakeSource(Source):
 
     def _fitting(self, by_name: Mapping[str, LakeField], column: Column) -> int | str:
         """What a column is called in files that is to come. Raises `SourceError`."""
-        field = by_name.get(column.name)
+        field = self._named(by_name, column.name)
         if field is None:
             raise SourceError(f'the {self.name} has no column "{column.name}"')
         self._check_type(column, field, "")
@@ -330,7 +331,7 @@ class LakeSource(Source):
         found = {}
         for column in self.columns:
             field_id = self._field_id(known or {}, column.name)
-            field = by_name.get(column.name) if field_id is None else by_id.get(field_id)
+            field = self._named(by_name, column.name) if field_id is None else by_id.get(field_id)
             if field is None:
                 raise SourceError(
                     f'the {self.name} has no column "{column.name}"' + ("" if known is None else " any more"),
@@ -339,6 +340,13 @@ class LakeSource(Source):
             self._check_type(column, field, "" if known is None else "; " + AGAIN)
             found[column.name] = field.id
         return found
+
+    def _named(self, by_name: Mapping[str, LakeField], name: str) -> LakeField | None:
+        """The field that a column stands for, if there is one. Raises `SourceError` where several may be meant."""
+        try:
+            return spelled(by_name, (name,)).get(name)
+        except SeveralSpellings as error:
+            raise SourceError(f'the {self.name} has no column "{name}": {error}') from error
 
     def _check_type(self, column: Column, field: LakeField, more: str) -> None:
         """Raise `SourceError` for a column that does not hold all values of the field."""

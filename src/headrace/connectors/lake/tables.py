@@ -130,7 +130,8 @@ def holds(theirs: pa.DataType, ours: pa.DataType) -> bool:
     if t.is_floating(ours) and t.is_floating(theirs):
         return bool(theirs.bit_width >= ours.bit_width)
     if t.is_decimal(ours) and t.is_decimal(theirs):
-        return bool(theirs.scale == ours.scale and theirs.precision >= ours.precision)
+        before = theirs.precision - theirs.scale, ours.precision - ours.scale
+        return bool(theirs.scale >= ours.scale and before[0] >= before[1])
     if t.is_timestamp(ours) and t.is_timestamp(theirs):
         return (ours.tz is None) == (theirs.tz is None) and (
             theirs.unit == "ns" or (theirs.unit == "us" and ours.unit != "ns")
