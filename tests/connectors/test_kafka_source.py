@@ -115,9 +115,12 @@ def test_starts(kafka: Kafka) -> None:
     assert bind(source(kafka, topic, scan__startup__mode="latest")).rows == 0
     by_time = source(kafka, topic, scan__startup__mode="timestamp", scan__startup__timestamp__millis="1500")
     assert [r["a"] for r in read(by_time, {}, bind(by_time).offsets)] == [2000, 3000]
+    alone = source(kafka, topic, scan__startup__timestamp__millis="1500")
+    assert bind(alone).offsets == bind(by_time).offsets
     by_offset = source(kafka, topic, scan__startup__mode="offsets", scan__startup__offsets="0:2")
     bound = bind(by_offset)
     assert sorted(r["a"] for r in read(by_offset, {}, bound.offsets)) == [1, 3000]
+    assert bind(source(kafka, topic, scan__startup__offsets="0:2")).offsets == bound.offsets
     latest = source(kafka, topic, scan__startup__mode="latest")
     first = bind(latest)
     kafka.send(topic, '{"a": 7}', partition=1)
@@ -212,7 +215,7 @@ def test_included_columns_and_bad_records(kafka: Kafka) -> None:
         "hs": [{"key": "h", "value": b"1"}, {"key": "h", "value": b"2"}],
     })  # fmt: skip
     assert [r["a"] for r in rows] == [1, None, None, None]
-    with pytest.raises(SourceError, match="malformed JSON"):
+    with pytest.raises(SourceError, match=rf"{topic}\[0\], offset 1: malformed JSON"):
         read(plain, {}, bound.offsets)
     skipping = source(kafka, topic, on_error="skip")
     assert [r["a"] for r in read(skipping, {}, bound.offsets)] == [1]

@@ -378,10 +378,13 @@ def test_values_that_have_no_counterpart_are_told(
     followed.run(f"INSERT INTO # VALUES (1, '{value}'), (2, NULL)")
     first = followed.bind()
     failing = followed.open()
-    with pytest.raises(SourceError, match=rf"column v: .*{said}"):
+    with pytest.raises(SourceError, match=rf"public.t\d*, in its content, column v: .*{said}"):
         [*failing.read(failing.plan({}, first.offsets, 1)[0])]
     followed.take()
     followed.run(f"INSERT INTO # VALUES (3, '{value}')")
+    second = followed.bind()
+    with pytest.raises(SourceError, match=rf"public.t\d*, at [0-9A-F]+/[0-9A-F]+, column v: .*{said}"):
+        [*failing.read(failing.plan(first.offsets, second.offsets, 1)[0])]
     followed.take()
     assert followed.rows() == {1: None, 2: None, 3: None}
 

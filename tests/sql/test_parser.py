@@ -164,6 +164,28 @@ def test_create_table_variants() -> None:
         parse("create table t (a int, a int)")
 
 
+def test_what_of_a_record_is_included() -> None:
+    included = (
+        "INCLUDE key AS k INCLUDE partition INCLUDE offset AS o INCLUDE timestamp AS at INCLUDE header "
+        "INCLUDE header 'H' AS h"
+    )
+    wanted = {"include.key": "k", "include.partition": "partition", "include.offset": "o", "include.timestamp": "at",
+              "include.header": "header", "include.header.H": "h"}  # fmt: skip
+    found = parse_one(f"CREATE SOURCE s (a int) {included}")
+    assert isinstance(found, st.CreateSource) and found.options == wanted
+    for body in ("(a int, PRIMARY KEY (k))", "(PRIMARY KEY (k))"):
+        keyed = parse_one(f"CREATE TABLE t {body} {included}")
+        assert isinstance(keyed, st.CreateTable) and (keyed.primary_key, keyed.options) == (("k",), wanted)
+    for text, message in (
+        ("CREATE TABLE t (a int, PRIMARY KEY (kk)) INCLUDE key AS k", 'column "kk" named in key does not exist'),
+        ("CREATE SOURCE s (a int) INCLUDE key AS k INCLUDE key AS kk", "INCLUDE key twice is not supported"),
+        ("CREATE SOURCE s (a int) INCLUDE header 'h' varchar AS h", "a type in INCLUDE header is not supported"),
+        ("CREATE TABLE t (a int, *) FROM pg TABLE 't'", r"\* beside columns is not supported"),
+    ):
+        with pytest.raises(HeadraceError, match=message):
+            parse(text)
+
+
 def test_create_source() -> None:
     found = parse_one(
         "CREATE SOURCE s (a int, ts timestamp, WATERMARK FOR ts AS ts - INTERVAL '5 seconds') "

@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import field
-from typing import Any, ClassVar, Final, NamedTuple, Self, TypeAlias
+from typing import Any, ClassVar, Final, Literal, NamedTuple, Self, TypeAlias
 
 import pyarrow as pa
 
@@ -113,22 +113,33 @@ class SharedBinding:
     """By table: columns that have come where it reads, and that the table does not have."""
 
 
+Unit = Literal["line", "row", "offset", "lsn"]
+
+
 @dataclass(frozen=True)
 class RowError:
     """A record or value that could not be understood."""
 
     split: str
     position: int
-    """1-based: line (record) of a text file, row of any other split."""
+    """What `unit` counts: lines (records) of a text file and rows of other files from 1; offsets; places in a log."""
     column: str | None
     """None if the record as a whole is malformed."""
     value: str
     """The text at fault, shortened."""
     message: str
+    unit: Unit = "line"
 
     def __str__(self) -> str:
         where = f", column {self.column}" if self.column is not None else ""
-        return f"{self.split}, line {self.position}{where}: {self.message}: {self.value!r}"
+        return f"{self.split}, {self._place()}{where}: {self.message}: {self.value!r}"
+
+    def _place(self) -> str:
+        """As who looks for the record there writes it; the log says nothing of what was there before."""
+        if self.unit != "lsn":
+            return f"{self.unit} {self.position}"
+        high, low = divmod(self.position, 1 << 32)
+        return f"at {high:X}/{low:X}" if self.position else "in its content"
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from headrace.common.columns import Column
 from headrace.common.lazy_dataclass import dataclass
-from headrace.connectors.base import ReadBatch, RowError
+from headrace.connectors.base import ReadBatch, RowError, Unit
 from headrace.errors import SourceError
 
 SAMPLES_PER_BATCH = 20
@@ -23,12 +23,14 @@ class ParsedRows:
 
     batch: pa.RecordBatch
     positions: np.ndarray
-    """1-based position of each row in its split."""
+    """Position of each row in its split."""
     splits: Sequence[str]
     """The split of each row if `split_of` says so, else one for all."""
     split_of: np.ndarray | None = None
     errors: list[tuple[int, RowError]] = field(default_factory=list)
     """(index of the row in the batch, what is wrong with it)."""
+    unit: Unit = "line"
+    """What positions are."""
 
     def split(self, row: int) -> str:
         """The split that a row came from."""
@@ -53,7 +55,7 @@ def apply_policy(parsed: ParsedRows, columns: Sequence[Column], on_error: str) -
         return ReadBatch(parsed.batch)
     if on_error == "fail":
         raise SourceError(
-            str(errors[0][1]), hint="set on_error to 'skip' or 'null' on the source to go on past malformed input"
+            str(errors[0][1]), hint="create the source again with on_error = 'skip' or 'null' to go on past malformed input"
         )
     if on_error == "skip":
         drop = np.zeros(parsed.batch.num_rows, bool)
@@ -80,5 +82,5 @@ def _null_errors(parsed: ParsedRows, columns: Sequence[Column], missing: np.ndar
             wrong = (c for i, c in enumerate(columns) if not c.nullable and not parsed.batch.column(i)[row].is_valid)
             text = "NULL in a column that is NOT NULL"
             position = int(parsed.positions[row])
-            found.append((row, RowError(parsed.split(row), position, next(wrong).name, "NULL", text)))
+            found.append((row, RowError(parsed.split(row), position, next(wrong).name, "NULL", text, parsed.unit)))
     return found

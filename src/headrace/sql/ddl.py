@@ -42,6 +42,7 @@ class _Body:
     columns: list[st.ColumnDef] = field(default_factory=list)
     primary_key: tuple[str, ...] = ()
     watermark: st.Watermark | None = None
+    starred: bool = False
 
 
 def if_not_exists(cursor: Cursor) -> bool:
@@ -137,7 +138,7 @@ def _body(cursor: Cursor) -> _Body:
         elif named or any(cursor.peek(word, "(") for word in ("UNIQUE", "CHECK")) or cursor.peek("FOREIGN", "KEY"):
             cursor.refuse(f"the table constraint {cursor.word().upper()}")
         elif cursor.match("*"):
-            pass
+            body.starred = True
         else:
             _column(cursor, body)
         if not cursor.match(","):
@@ -149,19 +150,27 @@ def _body(cursor: Cursor) -> _Body:
 
 def _check_body(cursor: Cursor, body: _Body) -> None:
     names = [column.name for column in body.columns]
+    if body.starred and names:
+        cursor.refuse("* beside columns", "Name all columns, or (*) alone for those of there.")
     for name in names:
         if names.count(name) > 1:
             raise _at_start(cursor, f'column "{name}" specified more than once', "42701")
     _refuse_alike(cursor, names)
-    for name in body.primary_key:
-        if names and name not in names:
-            raise _at_start(cursor, f'column "{name}" named in key does not exist', "42703")
     for column in body.columns:
         if column.name in body.primary_key:
             check_key_type(column.name, column.type)
     keyed = [st.ColumnDef(c.name, c.type, True, c.default, c.generated) if c.name in body.primary_key else c
              for c in body.columns]  # fmt: skip
     body.columns = keyed
+
+
+def _check_key(cursor: Cursor, body: _Body, found: dict[str, str]) -> None:
+    """Refuse a primary key of columns that are neither declared nor included."""
+    names = [column.name for column in body.columns]
+    more = [name for option, name in found.items() if option.startswith("include.")]
+    for name in body.primary_key:
+        if names and name not in [*names, *more]:
+            raise _at_start(cursor, f'column "{name}" named in key does not exist', "42703")
 
 
 def check_key_type(name: str, kind: str) -> None:
@@ -199,12 +208,19 @@ def _at_start(cursor: Cursor, message: str, state: str) -> StatementError:
     return (DuplicateColumn if state == "42701" else UndefinedColumn)(message, position=position)
 
 
+_AFTER_INCLUDED = ("AS", "INCLUDE", "WITH", "FORMAT")
+
+
 def _format(cursor: Cursor, found: dict[str, str], named: OptionReferences) -> None:
     """Read `INCLUDE ...`, `FORMAT x ENCODE y (...) KEY ENCODE z` into the options that the words stand for."""
     while cursor.match("INCLUDE"):
-        part = cursor.identifier()
+        part = cursor.word().lower()  # offset is no name
         if part == "header" and cursor.is_string():
             part += f".{cursor.string()}"
+            if cursor.token is not None and not any(cursor.peek(word) for word in _AFTER_INCLUDED):
+                cursor.refuse("a type in INCLUDE header", "It is bytea: convert_from(column, 'UTF8') is its text.")
+        if f"include.{part}" in found:
+            cursor.refuse(f"INCLUDE {part} twice")
         found[f"include.{part}"] = cursor.identifier() if cursor.match("AS") else part
     if cursor.match("FORMAT"):
         found["format"] = cursor.word().lower()
@@ -256,6 +272,7 @@ def _create_table(cursor: Cursor, temporary: bool) -> st.Statement:
             upstream = cursor.string()
         else:
             cursor.fail()
+    _check_key(cursor, body, found)
     return st.CreateTable(
         name, tuple(body.columns), body.primary_key, append_only, conflict, version, exists, found, body.watermark,
         query, temporary, named.secrets, named.connection, validation, origin, upstream,

@@ -183,11 +183,11 @@ class RecordShape:
         positions = _offsets(messages)
         split = f"{self.topic}[{partition}]"
         errors = [
-            (row, RowError(split, int(positions[row]), column, sample(value), message))
+            (row, RowError(split, int(positions[row]), column, sample(value), message, "offset"))
             for row, column, value, message in faults
         ]
         rows = pa.RecordBatch.from_arrays([made[c.name] for c in self.columns], schema=schema)
-        return apply_policy(ParsedRows(rows, positions, [split], None, errors), self.columns, on_error)
+        return apply_policy(ParsedRows(rows, positions, [split], None, errors, "offset"), self.columns, on_error)
 
     def _decoded(self, messages: Sequence[Message], own: Sequence[Column]) -> Decoded:
         """The records that are rows, their values, what is wrong with these, and what each does to its key."""

@@ -31,6 +31,7 @@ from headrace.connectors.kafka.avro import columns_of, row_of_change
 from headrace.connectors.kafka.message_rows import RecordShape, included, size_of
 from headrace.connectors.kafka.options import (
     ANSWER_S,
+    EARLIEST,
     LATEST,
     OFFSETS,
     SOURCE,
@@ -104,9 +105,11 @@ class KafkaSource(Source):
         self._reader = OptionReader(options)
         self._on_error, self._max_rows = common_options(self._reader)
         self._topic: str = values["topic"]
-        self._mode: str = values["scan.startup.mode"]
         self._at_ms: int | None = values["scan.startup.timestamp.millis"]
         self._at = _startup_offsets(values["scan.startup.offsets"])
+        self._mode: str = values["scan.startup.mode"]
+        if "scan.startup.mode" not in options:
+            self._mode = TIMESTAMP if self._at_ms is not None else OFFSETS if self._at else EARLIEST
         if (self._mode == TIMESTAMP) != (self._at_ms is not None):
             raise InvalidParameter(f"scan.startup.mode '{TIMESTAMP}' and scan.startup.timestamp.millis go together")
         if (self._mode == OFFSETS) != bool(self._at):

@@ -442,11 +442,11 @@ class LakeSource(Source):
             array, bad = cast_array(values, arrow_type(column.type))
             made.append(array)
             errors += [
-                (i, RowError(path, int(part.positions[i]) + 1, column.name, sample(values[i].as_py()), message))
+                (i, RowError(path, int(part.positions[i]) + 1, column.name, sample(values[i].as_py()), message, "row"))
                 for i, message in bad
             ]
         names = [c.name for c in columns]
         rows = pa.RecordBatch.from_arrays([*made, pa.array(part.weights)], names=[*names, WEIGHT])
-        found = apply_policy(ParsedRows(rows, part.positions + 1, [path], None, errors), columns, self._on_error)
+        found = apply_policy(ParsedRows(rows, part.positions + 1, [path], None, errors, "row"), columns, self._on_error)
         weights = found.batch.column(len(names)) if self._retracts else None
         return ReadBatch(found.batch.select(names), found.errors, found.error_count, weights)

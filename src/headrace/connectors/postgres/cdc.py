@@ -434,7 +434,7 @@ class PostgresCdcSource(Source):
                 found = next(more, None)
 
     def _error(self, changes: RowEvents, row: int, column: str, value: object, message: str) -> RowError:
-        return RowError(self._name, int(changes.positions[row]), column, sample(value), message)
+        return RowError(self._name, int(changes.positions[row]), column, sample(value), message, "lsn")
 
     def _parsed(self, changes: RowEvents) -> tuple[dict[str, pa.Array], list[tuple[int, RowError]]]:
         """The table's own columns, and what is at fault in them."""
@@ -456,7 +456,7 @@ class PostgresCdcSource(Source):
             elif field.name in self._beside:
                 made[field.name] = pa.array(changes.positions)
         rows = pa.RecordBatch.from_arrays([made[c.name] for c in self.columns], schema=schema)
-        parsed = ParsedRows(rows, changes.positions, [self._name], None, errors)
+        parsed = ParsedRows(rows, changes.positions, [self._name], None, errors, "lsn")
         return apply_policy(parsed, self.columns, self._on_error)
 
 

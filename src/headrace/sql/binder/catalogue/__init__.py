@@ -17,6 +17,7 @@ clock_times.py          times of the day
 spans.py                intervals
 documents.py            `jsonb`
 lists.py                arrays
+encodings.py            texts as bytes
 
 Texts that say what to do:
 

@@ -10,6 +10,7 @@ from headrace.errors import StatementError
 from headrace.sql.binder import types as t
 from headrace.sql.binder.bound_tree import Call, Constant, Expr
 from headrace.sql.binder.catalogue import clock_times, documents, lists, numbers, patterns, spans, templates
+from headrace.sql.binder.catalogue.encodings import ENCODINGS
 from headrace.sql.binder.catalogue.entries import Catalogue, Make, catalogue, entries, made
 from headrace.sql.binder.catalogue.times import (
     EXTRACT,
@@ -240,6 +241,7 @@ def _build() -> Catalogue:
         *entries(_ARRAYS.replace("array_to_string(anyarray, text) -> text : ?\n", "")),
     ]
     found += entries(TIMES)
+    found += entries(ENCODINGS)
     found += lists.functions()
     found += documents.functions()
     found += spans.functions()
