@@ -6,7 +6,7 @@ import gc
 import itertools
 import os
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -167,6 +167,26 @@ def test_lost_records_and_another_topic_of_the_name_are_told(kafka: Kafka) -> No
     kafka.topic(topic)
     with pytest.raises(SourceError, match="deleted and made again"):
         bind(found, all_of_it.offsets)
+    kafka.send(topic, *(f'{{"a": {i}}}' for i in range(100, 110)))
+    with pytest.raises(SourceError, match="deleted and made again"):
+        read(found, first.offsets, all_of_it.offsets)
+
+
+def test_records_of_another_topic_are_none_of_this_one(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = new_topic(kafka)
+    kafka.send(topic, '{"a": 1}')
+    found = source(kafka, topic)
+    bound = bind(found)
+    records = source_module.read_range
+
+    def made_again(*given: Any) -> Iterator[Any]:
+        kafka.remade(topic)
+        kafka.send(topic, '{"a": 9}')
+        yield from records(*given)
+
+    monkeypatch.setattr(source_module, "read_range", made_again)
+    with pytest.raises(SourceError):
+        read(found, {}, bound.offsets)
 
 
 def test_kafkas_own_tools_show_how_far_readers_are(kafka: Kafka) -> None:

@@ -76,6 +76,18 @@ def test_what_a_part_of_a_query_may_raise_is_not_what_was_raised() -> None:
     assert translate(RuntimeError(raised)).sqlstate == "2201E"
 
 
+def test_an_operator_says_what_to_do() -> None:
+    text = (
+        "An exception was thrown from the Python worker:\nTraceback (most recent call last):\n"
+        '  File "/app/headrace/connectors/policy.py", line 9, in apply\n'
+        "headrace.errors.SourceError: clicks[0], offset 3: malformed\nDETAIL: so it is\nHINT: do this\n SQLSTATE: 38000"
+    )
+    error = translate(RuntimeError(text))
+    assert (error.message, error.detail, error.hint) == ("clicks[0], offset 3: malformed", "so it is", "do this")
+    error = translate(RuntimeError(text.replace("DETAIL: so it is\n", "")))
+    assert (error.message, error.detail, error.hint) == ("clicks[0], offset 3: malformed", None, "do this")
+
+
 def test_too_many_digits() -> None:
     error = translate(AnalysisException(
         "[NUMERIC_VALUE_OUT_OF_RANGE.WITH_SUGGESTION] 789 cannot be represented as Decimal(8, 6). If necessary "

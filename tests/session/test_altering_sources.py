@@ -147,6 +147,17 @@ def test_a_table_that_is_fed_has_a_rate(database: Database, kafka: Kafka) -> Non
     ticks(database)
     database.sql(f"ALTER MATERIALIZED VIEW {topic} SET source_rate_limit = DEFAULT")
     eventually(lambda: count(database, topic) == 20)
+    database.sql(f"ALTER TABLE {topic} SET source_rate_limit = 0")
+    kafka.send(topic, '{"a": 1000}')
+    ticks(database)
+    database.sql(f"ALTER TABLE {topic} PAUSE; ALTER TABLE {topic} SET source_rate_limit TO DEFAULT")
+    ticks(database)
+    assert count(database, topic) == 20
+    database.sql(f"ALTER TABLE {topic} RESUME")
+    eventually(lambda: count(database, topic) == 21)
+    with pytest.raises(HeadraceError, match="is not a table") as caught:
+        database.sql(f"ALTER TABLE {topic}_n PAUSE")
+    assert caught.value.hint == "It is a materialized view."
 
 
 def test_what_all_views_have_taken_in_is_committed(database: Database, kafka: Kafka) -> None:

@@ -55,7 +55,8 @@ def apply_policy(parsed: ParsedRows, columns: Sequence[Column], on_error: str) -
         return ReadBatch(parsed.batch)
     if on_error == "fail":
         raise SourceError(
-            str(errors[0][1]), hint="create the source again with on_error = 'skip' or 'null' to go on past malformed input"
+            str(errors[0][1]),
+            hint="create the source again with on_error = 'skip' or 'null' to go on past malformed input",
         )
     if on_error == "skip":
         drop = np.zeros(parsed.batch.num_rows, bool)

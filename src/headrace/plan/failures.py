@@ -91,11 +91,12 @@ def translate(error: BaseException) -> HeadraceError:
     if raised is not None and hasattr(errors, raised.group(1)):
         kind: type[HeadraceError] = getattr(errors, raised.group(1))
         # Spark adds a state of its own to the last line of what a worker has raised.
-        message, _, detail = _OF_SPARK.sub("", raised.group(2)).strip().partition("\nDETAIL: ")
+        said, _, hint = _OF_SPARK.sub("", raised.group(2)).strip().partition("\nHINT: ")
+        message, _, detail = said.partition("\nDETAIL: ")
         state = _OWN_STATE.match(message)
         if state is not None:
-            return kind(message[state.end() :], sqlstate=state[1], detail=detail or None)
-        return kind(message, detail=detail or None)
+            return kind(message[state.end() :], sqlstate=state[1], detail=detail or None, hint=hint or None)
+        return kind(message, detail=detail or None, hint=hint or None)
     found = None
     for match in _CLASS_AND_STATE.finditer(text):
         # A Python worker's failure wraps the error that is really at fault, and is repeated around it.

@@ -13,6 +13,7 @@ registry.py      a schema registry: schemas by id, and the newest of a subject
 Reading:
 
 source.py        the source: a partition is a split, an offset a position
+topics.py        which topic a name stands for: one that was made again is another
 reading.py       reads ranges of offsets in Spark's workers, one consumer for each process
 bulk.py          a consumer that takes many records at once out of the client library
 packed.py        records of which values and offsets are known, side by side in one buffer

@@ -41,11 +41,12 @@ SOURCE = DeclaredOptions(
                choices=("true",)),
         Option("scan.startup.mode", "Where a partition begins that is there when the source is first read.",
                default=EARLIEST, choices=(EARLIEST, LATEST, TIMESTAMP, OFFSETS)),
-        Option("scan.startup.timestamp.millis", "Of the mode `timestamp`, which it makes the default: milliseconds since 1970.", "number"),
+        Option("scan.startup.timestamp.millis",
+               "Of the mode `timestamp`, which it makes the default: milliseconds since 1970.", "number"),
         Option("group.id", "A consumer group without members: its committed offsets show Kafka's tools what all views "
                "have taken in. The role needs the right to read it. Nothing is read by them, and they stay."),
-        Option("scan.startup.offsets", "Of the mode `offsets`, which it makes the default, such as `0:1200,1:1350`; others "
-               "begin at their start."),
+        Option("scan.startup.offsets",
+               "Of the mode `offsets`, which it makes the default: `0:1200,1:1350`; others begin at their start."),
     ),
     "properties.", _PROPERTIES, secret_prefix=True,
 )  # fmt: skip

@@ -10,9 +10,8 @@ A binding names the topic by its id: one that was deleted and made again under i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
 
 from headrace.common.columns import Column
 from headrace.connectors.base import (
@@ -36,17 +35,16 @@ from headrace.connectors.kafka.options import (
     OFFSETS,
     SOURCE,
     TIMESTAMP,
-    Complaints,
     asked,
     properties,
 )
 from headrace.connectors.kafka.protobuf import protobuf_columns
 from headrace.connectors.kafka.reading import TopicReading, read_range
 from headrace.connectors.kafka.registry import MESSAGE, NoSchema, Registry, avro_schema, check_encode
+from headrace.connectors.kafka.topics import Asking, asking_at, other_topic
 from headrace.connectors.option_reader import COMMON_OPTIONS, OptionReader, without_included
 from headrace.errors import InvalidParameter, SourceError
 
-T = TypeVar("T")
 TOPIC = "topic"
 """Beside the partitions, in offsets: the id of the topic."""
 
@@ -121,8 +119,7 @@ class KafkaSource(Source):
         self._group: str | None = values["group.id"]
         self._told: Offsets = {}
         """What has been committed for the group."""
-        self._admin: Any = None
-        self._complaints = Complaints()
+        self._asking = Asking(self._config)
 
     # ---- binding, in the server
 
@@ -132,17 +129,14 @@ class KafkaSource(Source):
 
     def start_offsets(self) -> Offsets:
         """Before the first record: where that is, the first binding says. Raises `SourceError` for no such topic."""
-        self._describe()
+        self._asking.describe(self._topic)
         return {}
 
     def latest_offsets(self, after: Offsets, limit: Admission, now_ms: int) -> Binding:
         """See `Source`."""
-        topic, partitions = self._describe()
+        topic, partitions = self._asking.describe(self._topic)
         if after and after.get(TOPIC) != topic:
-            raise SourceError(
-                f"the topic {self._topic} is not the one that has been read: it was deleted and made again",
-                hint="drop the source and create it again",
-            )
+            raise other_topic(self._topic)
         gone = sorted(set(_partitions(after)) - set(partitions))
         if gone:
             raise SourceError(f"partition {gone[0]} of topic {self._topic} is gone")
@@ -169,12 +163,12 @@ class KafkaSource(Source):
         kafka = needed_module("confluent_kafka", "kafka")
         reached = [kafka.TopicPartition(self._topic, p, at) for p, (_, at) in _partitions(offsets).items()]
         wanted = kafka.ConsumerGroupTopicPartitions(self._group, reached)
-        client, group = self._client(), self._group
+        client, group = self._asking.client(), self._group
         asking = asked(
             self._name, SourceError, lambda: client.alter_consumer_group_offsets([wanted], request_timeout=ANSWER_S)
         )
         what = f"the consumer group {group} of {self._name}"
-        self._answer(what, lambda: asking[group].result(ANSWER_S + 5))
+        self._asking.answer(what, lambda: asking[group].result(ANSWER_S + 5))
         self._told = offsets
 
     def _beginnings(
@@ -214,36 +208,16 @@ class KafkaSource(Source):
                 hint="the brokers have lost records; drop the source and create it again",
             )
 
-    def _client(self) -> Any:
-        if self._admin is None:
-            needed_module("confluent_kafka", "kafka")
-            admin = needed_module("confluent_kafka.admin", "kafka")
-            config = {**self._config, "error_cb": self._complaints.heard}
-            self._admin = self._complaints.of(asked(self._name, SourceError, lambda: admin.AdminClient(config)))
-        return self._admin
-
-    def _answer(self, what: str, call: Callable[[], T]) -> T:
-        return asked(what, SourceError, call, self._complaints)
-
     @property
     def _name(self) -> str:
-        return f"Kafka at {self._config['bootstrap.servers']}"
-
-    def _describe(self) -> tuple[str, list[int]]:
-        """The topic's id and its partitions."""
-        kafka = needed_module("confluent_kafka", "kafka")
-        names = kafka.TopicCollection([self._topic])
-        client = self._client()
-        asking = asked(self._name, SourceError, lambda: client.describe_topics(names, request_timeout=ANSWER_S))
-        found = self._answer(f"topic {self._topic} of {self._name}", lambda: asking[self._topic].result(ANSWER_S + 5))
-        return str(found.topic_id), sorted(p.id for p in found.partitions)
+        return self._asking.name
 
     def _offsets(self, which: str | int | None, partitions: Sequence[int]) -> dict[int, int]:
         """An offset of each partition: the first, the last stable one, or the first at or after a time."""
         kafka, admin = needed_module("confluent_kafka", "kafka"), needed_module("confluent_kafka.admin", "kafka")
         spec = admin.OffsetSpec
         wanted = {"earliest": spec.earliest, "latest": spec.latest}.get(str(which), lambda: spec.for_timestamp(which))()
-        client = self._client()
+        client = self._asking.client()
         asking = asked(
             self._name, SourceError,
             lambda: client.list_offsets(
@@ -252,7 +226,7 @@ class KafkaSource(Source):
             ),
         )  # fmt: skip
         what = f"the offsets of topic {self._topic}"
-        answers = self._answer(what, lambda: {t.partition: f.result(ANSWER_S + 5) for t, f in asking.items()})
+        answers = self._asking.answer(what, lambda: {t.partition: f.result(ANSWER_S + 5) for t, f in asking.items()})
         return {p: int(answer.offset) for p, answer in answers.items()}
 
     # ---- reading
@@ -263,18 +237,22 @@ class KafkaSource(Source):
 
     def plan(self, from_: Offsets, to: Offsets, parallelism: int) -> list[ReadTask]:
         """See `Source`."""
-        return range_tasks(_ranges(from_, to), parallelism)
+        return [{**task, TOPIC: to[TOPIC]} for task in range_tasks(_ranges(from_, to), parallelism)]
 
     def joined(self, tasks: Sequence[ReadTask], parallelism: int) -> list[ReadTask]:
         """See `Source`: going on where one is costs nothing."""
-        return joined_ranges(tasks, parallelism)
+        topic = {TOPIC: tasks[0][TOPIC]} if tasks else {}
+        return [{**task, **topic} for task in joined_ranges(tasks, parallelism)]
 
     def read(self, task: ReadTask) -> Iterator[ReadBatch]:
-        """See `Source`."""
+        """See `Source`. A topic that was what was bound, and is it in the end, was it all along."""
         reading = TopicReading(self._topic, self._config, self._name, self._shape.bare)
+        asking = asking_at(self._config)
+        asking.check(self._topic, task[TOPIC])
         for partition, low, high in task["ranges"]:
             for records in read_range(reading, partition, low, high):
                 yield replace(self._shape.rows(records, partition, self._on_error), size=size_of(records))
+        asking.check(self._topic, task[TOPIC])
 
 
 def _partitions(offsets: Offsets) -> dict[int, tuple[int, int]]:

@@ -95,9 +95,7 @@ class ToChanges:
         for name in self.required:
             at = self._added_null(rows.column(name), weights)
             if at is not None:
-                error = null_in(self.relation, name, [text_of(rows.column(c)[at]) for c in self.order])
-                error.add_note("DETAIL: " + " ".join((error.detail or "").split()))  # all of it that leaves a task
-                raise error
+                raise null_in(self.relation, name, [text_of(rows.column(c)[at]) for c in self.order])
         stored = stored_rows(self.schema, rows, 1)
         return stored.set_column(stored.num_columns - 1, stored.schema.field(-1), weights)
 

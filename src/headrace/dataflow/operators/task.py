@@ -16,7 +16,7 @@ from headrace.dataflow.acknowledgements import Acknowledgement, NotedFailure
 from headrace.dataflow.operators.spill import run_bounded
 from headrace.dataflow.operators.task_progress import Reports
 from headrace.dataflow.params import EpochParams, decode, property_of, secrets_property_of
-from headrace.errors import OutOfBudget
+from headrace.errors import HeadraceError, OutOfBudget
 from headrace.state.arrangement import Arrangement
 from headrace.state.kernels import concat, sizes
 from headrace.state.memory import MemoryController
@@ -293,7 +293,13 @@ def run_stages(
     stages write goes into one object together with what earlier Python workers of the same Spark task have spooled. If
     there is a later one it is spooled for that one: `EpochParams.inner` tells.
     """
-    yield from work(TaskWorker.in_spark(view, stages[-1].label, key), stages, acknowledge.add, batches)
+    try:
+        yield from work(TaskWorker.in_spark(view, stages[-1].label, key), stages, acknowledge.add, batches)
+    except HeadraceError as error:  # its text is all of it that leaves a task
+        for name, said in (("DETAIL", error.detail), ("HINT", error.hint)):
+            if said:
+                error.add_note(f"{name}: {' '.join(said.split())}")
+        raise
 
 
 def work(

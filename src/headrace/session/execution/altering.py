@@ -36,8 +36,8 @@ def alter(context: Context, statement: st.AlterJob) -> Result:
         return Result(statement.tag, notices=[Notice(f'relation "{statement.name}" does not exist, skipping')])
     record = found or names_of(context).get(statement.name)
     fed_table = statement.kind == "table" and fed.is_fed(context.catalog.state, record)
-    if record.kind_name != statement.kind and not (fed_table and statement.action == "refresh schema"):
-        raise WrongObjectType(f'"{statement.name}" is not a {statement.kind}')
+    if record.kind_name != statement.kind and not fed_table:
+        raise WrongObjectType(f'"{statement.name}" is not a {statement.kind}', hint=f"It is a {record.kind_name}.")
     refuse_automatic(context, record, "altered")
     context.rights.require_owner(record)
     coordinator = context.coordinator
