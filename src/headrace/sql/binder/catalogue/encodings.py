@@ -15,7 +15,9 @@ def _raised(state: str, message: str, kind: str) -> str:
 _UNKNOWN: Final = "'the encoding \"', {1}, '\" is not supported: UTF8 is'"
 _FORM: Final = "'the encoding \"', {1}, '\" is not supported: hex and base64 are'"
 _INVALID: Final = _raised("22021", "'invalid byte sequence for encoding \"UTF8\": 0x', lower(hex({0}))", "STRING")
-_BROKEN: Final = f"regexp_replace(base64({{0}}), '({'.' * 75}[^=])', concat('$1', chr(10)))"
+_WHOLE: Final = "replace(base64({0}), concat(chr(13), chr(10)), '')"
+"""Spark may put lines of its own into it."""
+_BROKEN: Final = f"regexp_replace({_WHOLE}, '({'.' * 75}[^=])', concat('$1', chr(10)))"
 """In lines of 76 characters, each with its end but for one that padding ends."""
 
 ENCODINGS: Final = f"""
