@@ -46,7 +46,6 @@ BOUNDS = {
     "connectors/kafka/reading.py": 7,
     "connectors/kafka/registry.py": 5,
     "connectors/kafka/sink.py": 1,
-    "connectors/kafka/source.py": 2,
     "connectors/lake/changes.py": 3,
     "connectors/lake/deletes.py": 6,
     "connectors/lake/delta.py": 6,

@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from headrace.connectors.declared import needed_module
 from headrace.connectors.kafka.options import ANSWER_S, Complaints, asked
 from headrace.errors import SourceError
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient
 
 T = TypeVar("T")
 _lock = threading.Lock()
@@ -20,14 +23,14 @@ _known: dict[tuple[int, str], Asking] = {}
 class Asking:
     """An administrating client, made when it is first needed, and what it has said of why it gets nowhere."""
 
-    def __init__(self, config: Mapping[str, Any]) -> None:
+    def __init__(self, config: Mapping[str, object]) -> None:
         self._config = dict(config)
         self.name = f"Kafka at {config['bootstrap.servers']}"
         """For people."""
-        self._admin: Any = None
+        self._admin: AdminClient | None = None
         self._complaints = Complaints()
 
-    def client(self) -> Any:
+    def client(self) -> AdminClient:
         """The client. Raises `SourceError`."""
         if self._admin is None:
             needed_module("confluent_kafka", "kafka")
@@ -62,7 +65,7 @@ def other_topic(topic: str) -> SourceError:
     )
 
 
-def asking_at(config: Mapping[str, Any]) -> Asking:
+def asking_at(config: Mapping[str, object]) -> Asking:
     """Who asks for all tasks of this process that are configured alike."""
     key = os.getpid(), repr(sorted(config.items()))
     with _lock:
