@@ -42,7 +42,7 @@ class Coordinator:
 
     def let_go(self, ids: list[int]) -> list[str]:
         assert ids == self.dropped
-        return [text for left in self.left for text in letting_go.let_go(CatalogState(), left, lambda _: {})]
+        return [text for left in self.left for text in letting_go.released(CatalogState(), left, lambda _: {})]
 
 
 def context_of(coordinator: Coordinator) -> Any:

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from headrace.catalog.catalog import Catalog
 from headrace.catalog.contents import SourceContent
+from headrace.catalog.edits import Delete
 from headrace.catalog.records import LeavingRecord, ObjectRecord
 from headrace.catalog.state import CatalogState
+from headrace.common.faults import fault_point
+from headrace.common.loggers import get_logger
 from headrace.connectors.sources import holds, open_source
-from headrace.errors import HeadraceError
+from headrace.errors import Fenced, HeadraceError
 
 
 def leaving(state: CatalogState, ids: Sequence[int]) -> list[LeavingRecord]:
@@ -40,9 +44,28 @@ def _origin(record: ObjectRecord) -> int | None:
 
 
 def let_go(
+    catalog: Catalog, ids: Sequence[int], values: Callable[[Sequence[ObjectRecord]], Mapping[int, str]]
+) -> list[str]:  # fmt: skip
+    """Let go of what sources held, by their ids, and forget them; what to tell of what is there still."""
+    state = catalog.state
+    left = [state.leaving[i] for i in ids if i in state.leaving]
+    if not left:
+        return []
+    fault_point("source.dropped.after")
+    told = [text for record in left for text in released(state, record, values)]
+    try:
+        catalog.transact([Delete("leaving", record.key) for record in left])
+    except Fenced:
+        raise
+    except HeadraceError as error:  # what was said to be done is: the next start finds nothing to let go of
+        get_logger("headrace").warning(f"what sources had held is let go of again at the next start: {error}")
+    return told
+
+
+def released(
     state: CatalogState, left: LeavingRecord, values: Callable[[Sequence[ObjectRecord]], Mapping[int, str]]
 ) -> list[str]:  # fmt: skip
-    """Let go of what a source held; what to tell of what is there still. `values` tells those of secrets, by id."""
+    """The same of one of them, which is not forgotten by that. `values` tells those of secrets, by id."""
     record = left.source
     if is_held(state, record):
         return []

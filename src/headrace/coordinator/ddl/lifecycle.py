@@ -21,7 +21,6 @@ from headrace.catalog.records import JobPlan, JobRecord, ObjectRecord, StateTabl
 from headrace.catalog.state import CatalogState
 from headrace.common.columns import Column
 from headrace.common.faults import fault_point
-from headrace.common.loggers import get_logger
 from headrace.connectors.job_options import GROUP, ON_ERROR, of_job
 from headrace.coordinator.ddl.grouping import Grouping
 from headrace.coordinator.ddl.letting_go import leaving, let_go
@@ -411,20 +410,7 @@ class Lifecycle:
 
     def let_go(self, ids: Sequence[int]) -> list[str]:
         """See `Coordinator.let_go`."""
-        state, told = self._catalog.state, list[str]()
-        left = [state.leaving[i] for i in ids if i in state.leaving]
-        if not left:
-            return told
-        fault_point("source.dropped.after")
-        for record in left:
-            told += let_go(state, record, self._vault.former)
-        try:
-            self._catalog.transact([Delete("leaving", record.key) for record in left])
-        except Fenced:
-            raise
-        except HeadraceError as error:  # what was said to be done is: the next start finds nothing to let go of
-            get_logger("headrace").warning(f"what sources had held is let go of again at the next start: {error}")
-        return told
+        return let_go(self._catalog, ids, self._vault.former)
 
     def take_place(self, new_id: int, old_id: int, indexes: Mapping[int, int], filled: int) -> None:
         """See `Coordinator.take_place`.
