@@ -98,6 +98,22 @@ def test_one_of_two_and_none_of_a_task_that_nobody_counts(place: tuple[str, Mapp
         folder_at(at, options, THIRD).claim()
 
 
+def test_what_a_statement_that_has_not_ended_has_left_is_told(s3: S3Server, tmp_path: Path) -> None:
+    at = f"s3://{s3.bucket}/{tmp_path.name}"
+    folder = folder_at(at, s3.options, ONE)
+    folder.claim()
+    left = stored(folder, tmp_path, f"part-00000-{ONE}-1.csv")
+    path = f"{at}/{left[0].name}"
+    assert folders.half_written([path, f"{at}/other.csv"], s3.options) == [at]
+    with pytest.raises(DuplicateObject, match="of a COPY that has not ended") as told:
+        folder_at(at, s3.options, OTHER).claim()
+    assert left[0].name in str(told.value.hint)
+    folder.commit(left)
+    assert folders.half_written([path], s3.options) == []
+    with pytest.raises(DuplicateObject, match="is not empty"):
+        folder_at(at, s3.options, OTHER).claim()
+
+
 def test_a_file_that_the_server_does_not_see(place: tuple[str, Mapping[str, str]]) -> None:
     folder = folder_at(place[0], place[1], ONE)
     folder.claim()

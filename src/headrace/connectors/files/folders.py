@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, field
+from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, Final, Protocol
 
@@ -20,10 +22,14 @@ from headrace.connectors.declared import DeclaredOptions, Option
 from headrace.connectors.files.clients import STORE, URL, Bucket, scheme_of
 from headrace.connectors.files.out import COMPRESSIONS, FORMATS, write_errors
 from headrace.connectors.files.store_access import local_path
-from headrace.errors import DuplicateObject, HeadraceError, InvalidParameter, SinkError
+from headrace.errors import DuplicateObject, HeadraceError, InvalidParameter, SinkError, SourceError
 from headrace.state.objects import sync_directory
 
 MANIFEST: Final = "_manifest.json"
+_PART: Final = re.compile(r"part-\d{5,}-[0-9a-f]{16}-\d+\.\w+")
+"""The name of a file that a task writes."""
+_LOOKED_AT: Final = 1000
+"""Objects of a folder that is not empty: the manifest comes first in the order of names."""
 OPTIONS: Final = DeclaredOptions(
     (
         Option("format", "What the files are.", choices=FORMATS, required=True),
@@ -159,7 +165,11 @@ class ObjectFolder:
 
     def claim(self) -> None:
         """See `Folder`; objects without content do not count, as consoles make them for folders."""
-        if any(size for _, size in self._bucket.names()):
+        there = [*islice((name for name, size in self._bucket.names() if size), _LOOKED_AT)]
+        if there and MANIFEST not in there and all(_PART.fullmatch(name) for name in there):
+            hint = f"delete its files if it does not run any more, such as {there[0]}, or name another folder"
+            raise DuplicateObject(f"{self.url} has files of a COPY that has not ended: no {MANIFEST}", hint=hint)
+        if there:
             raise _taken(self.url)
 
     @property
@@ -199,6 +209,13 @@ class ObjectFolder:
             for name, size in self._own():
                 if size:
                     self._bucket.delete(name)
+
+
+def half_written(paths: Iterable[str], options: Mapping[str, str]) -> list[str]:
+    """The folders of stores that files of a COPY are in which has not ended, or whose manifest was taken away."""
+    parts = [path.rpartition("/") for path in paths if scheme_of(path, options) is not None]
+    found = sorted({folder for folder, _, name in parts if _PART.fullmatch(name)})
+    return [at for at in found if Bucket.at(at, dict(options), SourceError).read(MANIFEST) is None]
 
 
 def _reading(data: bytes) -> BinaryIO:

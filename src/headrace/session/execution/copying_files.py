@@ -42,7 +42,7 @@ from headrace.session.execution.spark_queries import frame_of
 from headrace.session.execution.write_targets import target_columns, target_table
 from headrace.session.introspection import asked
 from headrace.session.names import BoundQuery, names_of
-from headrace.session.result import Result
+from headrace.session.result import Notice, Result
 from headrace.session.system.asking_functions import localize
 from headrace.session.transactions import Transaction
 from headrace.sql import statements as st
@@ -76,6 +76,7 @@ def copy_from_files(context: Context, statement: st.CopyFromFiles) -> Result:
         folders.check_of_format([form], statement.options)
     offsets = _everything(context, source, statement.place)
     folders.check_of_format({f for f in (format_of(path, form) for path in offsets) if f}, statement.options)
+    told = _half_written(statement, offsets, {} if values is None else dict(values()))
     files = ObjectRecord(0, SourceContent(), "", "files", columns=read, options=options)
     refuse_of_each_row(context, record, left_out(record, columns), "COPY")
     defaults = default_values(context, record, left_out(record, columns))
@@ -86,9 +87,17 @@ def copy_from_files(context: Context, statement: st.CopyFromFiles) -> Result:
         with context.jobs.running(statement.text):
             frame = engine.source_leaf(engine.session_for(None), files, offsets, [c.name for c in read], values)
             written = insert_frame(context, transaction, record, columns, frame, defaults, ignore=ignore)
-        return Result(statement.counted(written.inserted)), None
+        return Result(statement.counted(written.inserted), notices=told), None
 
     return run_writing(context, run)
+
+
+def _half_written(statement: st.CopyFromFiles, offsets: Offsets, hidden: Mapping[str, str]) -> list[Notice]:
+    """A warning for each folder whose files are those of a COPY that may not have written all of them."""
+    store = {o.name: statement.options[o.name] for o in STORE if o.name in statement.options}
+    text = f"has files of a COPY that has not ended: no {folders.MANIFEST}"
+    found = folders.half_written(offsets, {**store, **hidden})
+    return [Notice(f"{at} {text}", "WARNING", "01000") for at in found]
 
 
 def _everything(context: Context, source: Source, place: str) -> Offsets:
