@@ -136,6 +136,28 @@ def test_what_cannot_be_altered(database: Database, kafka: Kafka) -> None:
         )
 
 
+def test_a_query_sees_all_of_a_source_that_nobody_reads(database: Database, kafka: Kafka) -> None:
+    topic = kafka.topic("looked_at", 2)
+    database.sql(
+        f"CREATE SOURCE {topic} (a int) WITH (connector = 'kafka', topic = '{topic}', "
+        f"properties.bootstrap.server = '{kafka.servers}') FORMAT PLAIN ENCODE JSON"
+    )
+
+    def found() -> Any:
+        return database.sql(f"SELECT count(*), max(a) FROM {topic}").rows()
+
+    kafka.send(topic, *numbers(5000))
+    assert found() == [(5000, 4999)]
+    kafka.send(topic, '{"a": 7000}')
+    assert found() == [(5001, 7000)]
+    database.sql(f"ALTER SOURCE {topic} PAUSE")
+    kafka.send(topic, '{"a": 7001}')
+    assert found() == [(5001, 7000)]
+    database.sql(f"ALTER SOURCE {topic} RESUME")
+    database.sql(f"CREATE MATERIALIZED VIEW {topic}_n AS SELECT count(*) AS n FROM {topic}")
+    eventually(lambda: count(database, topic) == 5002)
+
+
 def test_a_table_that_is_fed_has_a_rate(database: Database, kafka: Kafka) -> None:
     topic = kafka.topic("fed_slowly")
     database.sql(

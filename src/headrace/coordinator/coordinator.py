@@ -43,7 +43,7 @@ from headrace.coordinator.reads import (
 )
 from headrace.coordinator.run.application import SPARK_STARTS
 from headrace.coordinator.run.lanes import STOP_WAIT_S
-from headrace.coordinator.run.live_state import RunnerFactory
+from headrace.coordinator.run.live_state import LiveRelation, RunnerFactory
 from headrace.coordinator.run.standby import StandbyStatus
 from headrace.coordinator.subscriptions import Feed
 from headrace.coordinator.writes.layout import Key, Row
@@ -569,34 +569,44 @@ class Coordinator:
         return lambda: core.storage.pins.unpin(pin)
 
     def _bind_unread(self, relation_ids: Sequence[int], options: ReadOptions) -> None:
-        """Bind sources that nothing has read before, so that a query does not see them empty.
+        """Bind what there is of sources that no job reads: at ticks nobody asks them, and a query is to see it.
 
         Raises the error of one that cannot be read, and `SnapshotUnavailable` for one that does not answer in time.
         """
-        core = self._core
+        core, ticker = self._core, self._parts.ticker
+        check = options.check or (lambda: None)
         limit_s = DEFAULT_WAIT_S if options.timeout_s is None else options.timeout_s
         until_s = core.runtime.clock.monotonic_s() + limit_s
-        while True:
-            with core.live.lock:
-                fresh = [r for r in map(core.live.graph.relation, relation_ids) if r.external and not r.bound]
-            if not fresh:
-                return
-            self.wait_ready(options.check or (lambda: None))
-            self._parts.ticker.tick(also=[r.id for r in fresh])
-            for relation in fresh:
+        asked = self._unread(relation_ids, ever=options.at is not None)
+        while asked:
+            self.wait_ready(check)
+            before = {r.id: core.storage.catalog.state.newest_remap(r.id) for r in asked}
+            ticker.tick(also=before)
+            for relation in asked:
                 if relation.error is not None:
                     raise relation.error
-            late = [r for r in fresh if not r.bound]
-            while late:
-                if options.check is not None:
-                    options.check()
+            late = not ticker.answered([*before], 0.0)
+            owing = [r for r in asked if late or not r.bound]
+            while owing:
+                check()
                 if core.runtime.clock.monotonic_s() >= until_s:
                     raise SnapshotUnavailable(
-                        f'source "{late[0].name}" has not said within {limit_s:g} s what it holds',
+                        f'source "{owing[0].name}" has not said within {limit_s:g} s what it holds',
                         hint="read it again once it answers, or with a longer statement_timeout",
                     )
-                if self._parts.ticker.answered([r.id for r in late], CHECK_S):
+                if ticker.answered([*before], CHECK_S):
                     break
+            state = core.storage.catalog.state
+            behind = [r for r in asked if any((r.left or {}).values()) and state.newest_remap(r.id) != before[r.id]]
+            asked = [r for r in asked if r in owing or r in behind]
+
+    def _unread(self, relation_ids: Sequence[int], *, ever: bool) -> list[LiveRelation]:
+        """The sources among relations that no job reads; or that have never been bound, which only those are."""
+        with self._core.live.lock:
+            graph = self._core.live.graph
+            read = {i for job in graph.jobs.values() for i in job.upstreams}
+            found = [r for r in map(graph.relation, relation_ids) if r.external]
+        return [r for r in found if not r.bound or (r.id not in read and not ever)]
 
     def tick(self) -> int:
         """Make a tick now; returns its epoch."""

@@ -68,6 +68,8 @@ class _Poll:
     """Columns that tables of a shared source have got where it reads."""
     allowed: Allowance | None = None
     """What the source's rate lets in."""
+    unread: bool = False
+    """No job takes it in, by whose steps its bytes would be bounded: a query asks for all there is."""
     nothing: bool = False
     """The source is held: it is bound to what is before its first row."""
     time_column: str | None = None
@@ -94,6 +96,8 @@ class _Reader:
     """What it was opened by: it is opened again when that has changed."""
     allowance: Allowance | None = None
     """How many rows its rate lets in; None where it has none."""
+    unread: bool = False
+    """No job reads the source: a query has it asked."""
     held: bool = False
     """It is paused, or its rate is 0: nothing of it is taken in."""
 
@@ -192,8 +196,9 @@ class Ticker:
     def _poll(self, also: Collection[int]) -> list[_Poll]:
         live, now_s = self._live, self._runtime.clock.monotonic_s()
         with live.lock:
-            read = {i for job in live.graph.jobs.values() for i in job.upstreams} | set(also)
-            found = [r for r in live.graph.relations.values() if r.external and (r.id in read or _is_shared(r))]
+            read = {i for job in live.graph.jobs.values() for i in job.upstreams}
+            wanted_ids = read | set(also)
+            found = [r for r in live.graph.relations.values() if r.external and (r.id in wanted_ids or _is_shared(r))]
         tables: dict[int, list[LiveRelation]] = {}
         for relation in found:
             if (origin := _origin(relation)) is not None:
@@ -206,6 +211,7 @@ class Ticker:
             due = reader.retry_at_s <= now_s or wanted
             if reader.poll is None and self._lets_in(relation, reader, now_s) and due:
                 reader.followers = own
+                reader.unread = relation.id not in read and not _is_shared(relation)
                 reader.poll = self._ask(relation, reader)
             if reader.poll is not None:
                 polls.append(reader.poll)
@@ -255,6 +261,7 @@ class Ticker:
         record = reader.record or relation.record
         poll = _Poll(relation, reader.followers, after, record.options, self._runtime.clock.monotonic_s())
         poll.late, poll.allowed, poll.nothing = reader.slow, reader.allowance, reader.held
+        poll.unread = reader.unread
 
         def ask() -> None:
             since_s = time.monotonic()
@@ -304,6 +311,8 @@ class Ticker:
         # Those of its tables of which something has been read say more of a shared source than the others.
         read = [r for r in poll.tables if r.size.bytes] or [relation]
         rows = Admission(settings.max_rows_per_epoch).rows(None if poll.allowed is None else poll.allowed.rows)
+        if poll.unread:
+            return Admission(rows)
         return Admission(rows, most_bytes, max(r.counted_bytes(most_bytes) for r in read))
 
     def _follower(self, relation: LiveRelation) -> FollowingTable:
