@@ -307,6 +307,7 @@ def test_what_is_refused(logical: Postgres, database: Database) -> None:
         ("CREATE TABLE no# (id int) FROM pg# TABLE 'ann'", "needs its primary key declared"),
         ("CREATE TABLE no# (id int PRIMARY KEY, x int) FROM pg# TABLE 'ann'", 'has no column "x"'),
         ("CREATE TABLE no# (*) FROM pg# TABLE 'ann' WITH (hostname = 'x')", "option hostname"),
+        ("CREATE TABLE no# (*) INCLUDE timestamp AS at FROM pg# TABLE 'ann'", "INCLUDE timestamp of a table FROM"),
         ("CREATE TABLE no# (*) FROM headrace_catalog.jobs TABLE 'ann'", "does not exist"),
         (f"CREATE TABLE no# (id int PRIMARY KEY) WITH ({bank.options()})", "needs the option table.name"),
         (f"CREATE SOURCE no# WITH ({bank.options()})", "there is a replication slot"),

@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import Any
 
 from headrace.common.lazy_dataclass import dataclass
-from headrace.connectors.option_reader import OptionReader
+from headrace.connectors.option_reader import OptionReader, is_confidential
 from headrace.errors import InvalidParameter
 
 
@@ -88,7 +88,7 @@ class DeclaredOptions:
         """The options as a table in Markdown."""
         lines = ["| option | value | default | |", "| --- | --- | --- | --- |"]
         for o in self.options:
-            note = " May be a secret." if o.secret else ""
+            note = f" {'Has to' if is_confidential(o.name) else 'May'} be a secret." if o.secret else ""
             lines.append(f"| `{o.name}` | {o.kind_text} | {o.default_text} | {o.help}{note} |")
         if self.prefix:
             note = " May be secrets." if self.secret_prefix else ""

@@ -20,9 +20,11 @@ def resolved(origin: ObjectRecord, statement: st.CreateTable) -> Resolved:
     more = {n: v for n, v in statement.options.items() if n not in of_view(statement.options)}
     other = sorted({*more, *statement.secrets} - {"on_error"})
     if other or statement.connection is not None:
+        first = other[0] if other else "connection"
+        what = f"INCLUDE {first[8:]}" if first.startswith("include.") else f"option {first}"
         raise InvalidParameter(
-            f"option {other[0] if other else 'connection'} of a table FROM a source",
-            hint="the source has it: a table has on_error and the options of views only",
+            f"{what} of a table FROM a source",
+            hint="such a table has on_error and the options of views only; how it is read, its source says",
         )
     options = {**origin.options, **more, "table.name": statement.upstream, SHARED_BY: str(origin.id)}
     schema, dot, table = statement.upstream.rpartition(".")
