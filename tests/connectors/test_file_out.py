@@ -11,14 +11,14 @@ import pyarrow as pa
 import pytest
 
 from headrace.common.columns import Column
-from headrace.connectors.files.out import check_format, file_writer
+from headrace.connectors.files.out import check_format, compression_of, ending, file_writer
 from headrace.connectors.sinks import SinkPosition, open_sink
-from headrace.errors import DiskFull, NotSupported
+from headrace.errors import DiskFull, InvalidParameter, NotSupported
 
 
 def test_bytes_in_csv_need_not_be_text() -> None:
     out, columns = io.BytesIO(), [Column("id", "int"), Column("raw", "binary")]
-    writer = file_writer(out, columns, "csv")
+    writer = file_writer(out, columns, "csv", "none")
     rows = [pa.array([1, 2], pa.int32()), pa.array([b"\xff\x00", None], pa.binary())]
     writer.write(pa.RecordBatch.from_arrays(rows, names=["id", "raw"]))
     writer.close()
@@ -49,7 +49,31 @@ def test_csv_has_no_nested_values() -> None:
 
 
 def test_a_null_alone_in_a_line_of_csv_would_be_no_row() -> None:
-    writer = file_writer(io.BytesIO(), [Column("a", "int")], "csv")
+    writer = file_writer(io.BytesIO(), [Column("a", "int")], "csv", "none")
     writer.write(pa.RecordBatch.from_arrays([pa.array([1], pa.int32())], names=["a"]))
     with pytest.raises(NotSupported, match="NULL in CSV of one column"):
         writer.write(pa.RecordBatch.from_arrays([pa.array([None], pa.int32())], names=["a"]))
+
+
+@pytest.mark.parametrize("format", ["csv", "json"])
+@pytest.mark.parametrize("compression", ["gzip", "zstd"])
+def test_files_of_text_are_compressed_as_a_whole(format: str, compression: str) -> None:
+    plain, packed = io.BytesIO(), io.BytesIO()
+    rows = pa.RecordBatch.from_arrays([pa.array([*range(1000)], pa.int32())], names=["a"])
+    for file, how in ((plain, "none"), (packed, compression)):
+        writer = file_writer(file, [Column("a", "int")], format, how)
+        writer.write(rows)
+        writer.write(rows)
+        writer.close()
+    assert not packed.closed and len(packed.getvalue()) < len(plain.getvalue())
+    unpacked = pa.CompressedInputStream(pa.BufferReader(packed.getvalue()), compression).read()
+    assert unpacked == plain.getvalue()
+
+
+def test_what_counts_where_no_compression_is_said() -> None:
+    assert compression_of({"format": "parquet", "compression": None}) == "zstd"
+    assert ending("csv", compression_of({"format": "csv", "compression": None})) == ".csv"
+    assert ending("csv", "gzip") == ".csv.gz" and ending("parquet", "gzip") == ".parquet"
+    with pytest.raises(InvalidParameter, match="'snappy' is for parquet, not for json"):
+        options = {"connector": "files", "path": "/x", "type": "append-only", "format": "json", "compression": "snappy"}
+        open_sink(options, [Column("a", "int")])

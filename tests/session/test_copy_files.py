@@ -55,7 +55,8 @@ def same(database: Database, one: str, other: str) -> bool:
 @pytest.mark.parametrize("place", ["directory", "s3"])
 def test_there_and_back(items: Database, tmp_path: Path, s3: S3Server, options: str, form: str, place: str) -> None:
     at, more = (str(tmp_path / "out"), "") if place == "directory" else (f"s3://{s3.bucket}/back/{form}", options)
-    assert items.sql(f"COPY items TO '{at}' (FORMAT {form}{more})").tag == "COPY 500"
+    packed = {"csv": ", compression gzip", "json": ", compression zstd"}.get(form, "") if place == "directory" else ""
+    assert items.sql(f"COPY items TO '{at}' (FORMAT {form}{packed}{more})").tag == "COPY 500"
     back = f"back_{place}_{form}"
     items.sql(f"CREATE TABLE {back} {COLUMNS}")
     assert items.sql(f"COPY {back} FROM '{at}' WITH (FORMAT {form}{more})").tag == "COPY 500"
@@ -67,6 +68,7 @@ def test_there_and_back(items: Database, tmp_path: Path, s3: S3Server, options: 
         assert found["rows"] == 500 == sum(f["rows"] for f in found["files"])
         names = {f["name"]: f["bytes"] for f in found["files"]}
         assert names == {p.name: p.stat().st_size for p in (tmp_path / "out").iterdir() if p.name != folders.MANIFEST}
+        assert {p.suffix for p in tmp_path.glob("out/part*")} == {{"csv": ".gz", "json": ".zst"}.get(form, ".parquet")}
         assert [p.name for p in tmp_path.iterdir()] == ["out"], "nothing is left beside it"
 
 
@@ -151,6 +153,10 @@ def test_a_query_that_fails_leaves_nothing(items: Database, tmp_path: Path, s3: 
     [
         ("COPY items TO '/tmp/x'", "option format is required"),
         ("COPY items TO '/tmp/x' (FORMAT binary)", "option format must be one of parquet, json, csv"),
+        (
+            "COPY items TO '/tmp/x' (FORMAT csv, compression snappy)",
+            "compression = 'snappy' is for parquet, not for csv",
+        ),
         ("COPY items TO '/tmp/x.csv' (FORMAT csv)", "COPY writes no single file"),
         ("COPY items TO 'x' (FORMAT csv)", "relative path not allowed"),
         ("COPY items FROM 'x' (FORMAT csv)", "relative path not allowed"),

@@ -128,16 +128,18 @@ class FilesTarget(Target):
 
 
 class StoreTarget(Target):
-    """A folder of an object store."""
+    """A folder of an object store, with files of a format: `csv`, or `csv.gz` for compressed ones."""
 
     upserts = False
 
     def __init__(self, url: str, options: Mapping[str, str], format: str) -> None:
         super().__init__()
-        self.url, self.store, self.format = f"{url}/{self.delivery}", dict(options), format
+        self.url, self.store = f"{url}/{self.delivery}", dict(options)
+        self.format, _, self.packed = format.partition(".")
 
     def options(self) -> Mapping[str, str]:
-        return {"connector": "files", "path": self.url, "format": self.format, **self.store}
+        packed = {"gz": {"compression": "gzip"}, "zst": {"compression": "zstd"}}.get(self.packed, {})
+        return {"connector": "files", "path": self.url, "format": self.format, **packed, **self.store}
 
     def rows(self) -> Counter[Row]:
         source = open_source({"connector": "files", "path": self.url, **self.store}, COLUMNS)

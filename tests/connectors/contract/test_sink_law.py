@@ -40,7 +40,7 @@ from receiver import Receiver, receiving
 from schema_registry import SchemaRegistry, schema_registry
 
 KINDS = (
-    "postgres upsert", "postgres append", "files", "s3 parquet", "s3 csv", "gs json", "az parquet",
+    "postgres upsert", "postgres append", "files", "s3 parquet", "s3 csv.gz", "gs json.zst", "az parquet",
     "kafka plain", "kafka upsert", "kafka debezium", "kafka avro", "kafka keys",
     "iceberg upsert", "iceberg append", "deltalake upsert", "deltalake append", "http upsert", "http append",
 )  # fmt: skip

@@ -20,20 +20,20 @@ from typing import BinaryIO, Final, Protocol
 from headrace.common.lazy_dataclass import dataclass
 from headrace.connectors.declared import DeclaredOptions, Option
 from headrace.connectors.files.clients import STORE, URL, Bucket, scheme_of
-from headrace.connectors.files.out import COMPRESSIONS, FORMATS, write_errors
+from headrace.connectors.files.out import COMPRESSION, FORMATS, write_errors
 from headrace.connectors.files.store_access import local_path
 from headrace.errors import DuplicateObject, HeadraceError, InvalidParameter, SinkError, SourceError
 from headrace.state.objects import sync_directory
 
 MANIFEST: Final = "_manifest.json"
-_PART: Final = re.compile(r"part-\d{5,}-[0-9a-f]{16}-\d+\.\w+")
+_PART: Final = re.compile(r"part-\d{5,}-[0-9a-f]{16}-\d+(\.\w+){1,2}")
 """The name of a file that a task writes."""
 _LOOKED_AT: Final = 1000
 """Objects of a folder that is not empty: the manifest comes first in the order of names."""
 OPTIONS: Final = DeclaredOptions(
     (
         Option("format", "What the files are.", choices=FORMATS, required=True),
-        Option("compression", "Of Parquet's columns.", default="zstd", choices=COMPRESSIONS),
+        COMPRESSION,
         Option("header", "Of CSV: the first line of each file names the columns.", "boolean", "false"),
         Option("delimiter", "Of CSV: one character.", default=","),
         *STORE,
@@ -42,7 +42,7 @@ OPTIONS: Final = DeclaredOptions(
 
 
 _OF_FORMAT: Final = {
-    "compression": "parquet", "header": "csv", "delimiter": "csv", "null_string": "csv", "multiline": "csv",
+    "header": "csv", "delimiter": "csv", "null_string": "csv", "multiline": "csv",
 }  # fmt: skip
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import io
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import IO, Final, Protocol
+from typing import IO, TYPE_CHECKING, Final, Protocol
 
 import pyarrow as pa
 import pyarrow.csv
@@ -12,11 +13,22 @@ import pyarrow.parquet
 
 from headrace.common.columns import Column, arrow_schema, arrow_type
 from headrace.connectors import json_out
-from headrace.errors import DiskFull, NotSupported, SinkError
+from headrace.connectors.declared import Option
+from headrace.errors import DiskFull, InvalidParameter, NotSupported, SinkError
 from headrace.state.objects import is_full
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 FORMATS: Final = ("parquet", "json", "csv")
 COMPRESSIONS: Final = ("zstd", "snappy", "gzip", "none")
+COMPRESSION: Final = Option(
+    "compression",
+    "Of Parquet's columns, by default `zstd`; or of files of JSON and CSV as a whole (`gzip`, `zstd`), whose "
+    "names then end in `.gz` or `.zst`.", choices=COMPRESSIONS,
+)  # fmt: skip
+_ENDINGS: Final = {"none": "", "gzip": ".gz", "zstd": ".zst"}
+"""Of files that are compressed as a whole."""
 
 
 @contextmanager
@@ -39,15 +51,39 @@ class FileWriter(Protocol):
         """End what was written."""
 
 
+def compression_of(values: Mapping[str, str | None]) -> str:
+    """The compression that options say, or that counts where they say none. Raises `InvalidParameter`."""
+    format, given = values["format"], values[COMPRESSION.name]
+    if format != "parquet" and given not in (None, *_ENDINGS):
+        raise InvalidParameter(
+            f"option compression = '{given}' is for parquet, not for {format}", hint=f"one of {', '.join(_ENDINGS)}"
+        )
+    return str(given or ("zstd" if format == "parquet" else "none"))
+
+
+def ending(format: str, compression: str) -> str:
+    """What the name of a file ends in, by which readers know how it is read."""
+    return f".{format}" if format == "parquet" else f".{format}{_ENDINGS[compression]}"
+
+
 def file_writer(
-    file: IO[bytes], columns: Sequence[Column], format: str, compression: str = "zstd", *, header: bool = True,
+    file: IO[bytes], columns: Sequence[Column], format: str, compression: str, *, header: bool = True,
     delimiter: str = ",",
 ) -> FileWriter:  # fmt: skip
-    """A writer; `compression` is of Parquet's columns, `header` and `delimiter` are of CSV."""
+    """A writer; `compression` is as `compression_of` has it, `header` and `delimiter` are of CSV."""
     schema = arrow_schema(columns)
     if format == "parquet":
         codec = compression if compression != "none" else None
         return _Fitted(pyarrow.parquet.ParquetWriter(file, schema, compression=codec), schema)
+    if compression != "none":
+        stream = pa.CompressedOutputStream(pa.PythonFile(_Lent(file), "w"), compression)
+        return _Compressed(_text_writer(stream, schema, format, header, delimiter), stream)
+    return _text_writer(file, schema, format, header, delimiter)
+
+
+def _text_writer(
+    file: IO[bytes] | pa.NativeFile, schema: pa.Schema, format: str, header: bool, delimiter: str
+) -> FileWriter:  # fmt: skip
     if format == "csv":
         options = pyarrow.csv.WriteOptions(include_header=header, delimiter=delimiter)
         schema = pa.schema([pa.field(f.name, pa.string()) if pa.types.is_binary(f.type) else f for f in schema])
@@ -86,6 +122,34 @@ def _fitted(array: pa.Array, kind: pa.DataType) -> pa.Array:
     return array.cast(kind)
 
 
+class _Lent(io.RawIOBase):
+    """A file that is written to and not closed, though who writes closes this."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+
+    def writable(self) -> bool:
+        """It is."""
+        return True
+
+    def write(self, data: Buffer) -> int:
+        """See `io.RawIOBase`."""
+        return self._file.write(data)
+
+
+class _Compressed:
+    """A writer to a stream that compresses, which is ended with it."""
+
+    def __init__(self, writer: FileWriter, stream: pa.NativeFile) -> None:
+        self._writer, self._stream = writer, stream
+        self.write = writer.write
+
+    def close(self) -> None:
+        """See `FileWriter`."""
+        self._writer.close()
+        self._stream.close()
+
+
 class _OneColumn:
     """CSV of one column, whose NULLs would be empty lines, which readers leave out."""
 
@@ -106,7 +170,7 @@ class _OneColumn:
 class _JsonLines:
     """Writes an object a line."""
 
-    def __init__(self, file: IO[bytes]) -> None:
+    def __init__(self, file: IO[bytes] | pa.NativeFile) -> None:
         self._file = file
 
     def write(self, batch: pa.RecordBatch) -> None:

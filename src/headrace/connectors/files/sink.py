@@ -17,7 +17,7 @@ from headrace.connectors.declared import DeclaredOptions, Option
 from headrace.connectors.files.clients import STORE
 from headrace.connectors.files.epoch_files import place_at
 from headrace.connectors.files.options import spelled
-from headrace.connectors.files.out import COMPRESSIONS, FORMATS, check_format, file_writer
+from headrace.connectors.files.out import COMPRESSION, FORMATS, check_format, compression_of, ending, file_writer
 from headrace.connectors.sinks import SINK_OPTIONS, WEIGHT_COLUMN, Sink, SinkPosition
 from headrace.errors import NotSupported
 
@@ -27,7 +27,7 @@ SINK = DeclaredOptions(
                "folder of a store, `s3://bucket/path`, `gs://bucket/path` or `az://container/path`.", required=True),
         Option("format", "What the files are; `FORMAT PLAIN ENCODE PARQUET` says it, too.", default="parquet",
                choices=FORMATS),
-        Option("compression", "Of Parquet's columns.", default="zstd", choices=COMPRESSIONS),
+        COMPRESSION,
         *STORE,
     )
 )  # fmt: skip
@@ -46,7 +46,7 @@ class FileSink(Sink):
             raise NotSupported("a files sink of any type but append-only", hint="write type = 'append-only'")
         self._place = place_at(values["path"], options)
         self._format: str = values["format"]
-        self._compression: str = values["compression"]
+        self._compression: str = compression_of(values)
         check_format(self.columns, self._format)
 
     def reach(self) -> None:
@@ -64,7 +64,7 @@ class FileSink(Sink):
                     rows += batch.num_rows
             return rows
 
-        name = f"{position.delivery}-{position.epoch:016x}.{self._format}"
+        name = f"{position.delivery}-{position.epoch:016x}{ending(self._format, self._compression)}"
         return self._place.give(name, position.attempt, fill)
 
 

@@ -15,7 +15,7 @@ from headrace.common.columns import Column, arrow_schema
 from headrace.common.lazy_dataclass import dataclass
 from headrace.connectors.confidential import hiding
 from headrace.connectors.files.folders import Folder, WrittenFile
-from headrace.connectors.files.out import file_writer
+from headrace.connectors.files.out import ending, file_writer
 from headrace.connectors.leaving import columns_outside, outside
 
 OUTCOME: Final = pa.schema([pa.field("written", pa.string())])
@@ -49,7 +49,7 @@ class WriteFile:
 
     def run(self, partition: int, attempt: str, batches: Iterable[pa.RecordBatch]) -> WrittenFile | None:
         """The file of a partition; None where it has no rows, but for the first, which tells the columns."""
-        name = f"part-{partition:05}-{self.copy_id}-{attempt}.{self.format}"
+        name = f"part-{partition:05}-{self.copy_id}-{attempt}{ending(self.format, self.compression)}"
         with tempfile.TemporaryFile() as file:
             rows = self._fill(file, batches)
             if not rows and partition:

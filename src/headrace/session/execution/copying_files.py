@@ -21,7 +21,7 @@ from headrace.connectors.files.clients import STORE, scheme_of
 from headrace.connectors.files.file_listing import format_of
 from headrace.connectors.files.folders import WrittenFile, folder_at
 from headrace.connectors.files.options import SOURCE, delimiter_of
-from headrace.connectors.files.out import check_format
+from headrace.connectors.files.out import check_format, compression_of
 from headrace.connectors.files.store_access import local_path
 from headrace.connectors.leaving import columns_outside
 from headrace.connectors.option_reader import check_secrets
@@ -128,6 +128,7 @@ def copy_to_files(context: Context, statement: st.CopyToFiles) -> Result:
     check_secrets(folders.OPTIONS.takes_secret, options, named)
     values = folders.OPTIONS.read(options)
     folders.check_of_format([values["format"]], statement.options)
+    compression_of(values)
     _check_absolute(statement.place, statement.options)
     found = context.coordinator.secrets(named)
     return _written(context, statement, query, values, {} if found is None else dict(found()))
@@ -149,7 +150,7 @@ def _written(
         columns = tuple(Column(c.name, c.type) for c in columns_of(frame))
         _check_columns(columns, values["format"])
         write = WriteFile(
-            columns, folder, copy_id, values["format"], values["compression"], values["header"],
+            columns, folder, copy_id, values["format"], compression_of(values), values["header"],
             delimiter_of(values), tuple(hidden.values()),
         )  # fmt: skip
         folder.claim()
