@@ -57,6 +57,13 @@ def test_a_table_behind_jdbc() -> None:
     )  # fmt: skip
 
 
+def test_how_postgres_is_spoken_to() -> None:
+    given = GivenOptions({"connector": "postgres-cdc", "ssl.mode": "required"}, {"password": 1})
+    assert of_source(given) == GivenOptions({"connector": "postgres-cdc", "ssl.mode": "require"}, {"password": 1})
+    for options in ({"connector": "postgres-cdc", "ssl.mode": "verify-ca"}, {"connector": "postgres-cdc"}):
+        assert of_source(GivenOptions(options)) == GivenOptions(options)
+
+
 def test_headraces_own_names_stay() -> None:
     for options in ({"connector": "kafka", "topic": "t"}, {"connector": "files", "path": "/x"}, {}):
         assert of_source(GivenOptions(options)) == of_sink(GivenOptions(options)) == GivenOptions(options)

@@ -22,6 +22,8 @@ _AZURE: Final = {
     "azblob.credentials.account_name": "azure.account", "azblob.credentials.account_key": "azure.secret.key",
     "azblob.endpoint_url": "azure.endpoint",
 }  # fmt: skip
+_MODES: Final = {"disabled": "disable", "preferred": "prefer", "required": "require"}
+"""Of `ssl.mode`: here they are called as libpq calls them."""
 _TABLE: Final = {"table.name": "table", "schema.name": "schema"}
 _ANY_PATTERN: Final = "match_pattern"
 
@@ -55,7 +57,10 @@ _SINKS: Final = {
 
 def of_source(given: GivenOptions) -> GivenOptions:
     """The options of a source by headrace's names. Raises `InvalidParameter`, `NotSupported`."""
-    found = _SOURCES.get(given.options.get("connector", ""))
+    connector = given.options.get("connector", "")
+    if connector == "postgres-cdc":
+        return _modes_of_libpq(given)
+    found = _SOURCES.get(connector)
     return given if found is None else _lines_of_csv(_files(given, found, _pattern))
 
 
@@ -66,6 +71,11 @@ def of_sink(given: GivenOptions) -> GivenOptions:
         return _jdbc(given)
     found = _SINKS.get(connector)
     return given if found is None else _files(given, found, lambda options: options.pop(found.folder or "", ""))
+
+
+def _modes_of_libpq(given: GivenOptions) -> GivenOptions:
+    mode = given.options.get("ssl.mode", "")
+    return GivenOptions({**given.options, "ssl.mode": _MODES[mode]}, given.secrets) if mode in _MODES else given
 
 
 def _files(given: GivenOptions, place: _Place, below: Callable[[dict[str, str]], str]) -> GivenOptions:
