@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -15,7 +16,7 @@ from headrace.connectors.base import Admission, Offsets, ReadBatch
 from headrace.connectors.confidential import hiding
 from headrace.connectors.datagen import DatagenSource
 from headrace.connectors.sources import check_secret_options, infer_columns, open_source
-from headrace.errors import CorruptObject, HeadraceError, InvalidParameter, SourceError
+from headrace.errors import CorruptObject, HeadraceError, InvalidParameter, SinkError, SourceError
 
 VALUE = "hunter2 'quoted'\n/\"x\""
 COLUMNS = [Column("a", "int")]
@@ -145,7 +146,6 @@ def test_options_that_have_to_be_readable() -> None:
 
 def test_a_sink_gets_its_secrets_with_the_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
     from dataclasses import replace
-    from types import SimpleNamespace
 
     from headrace.dataflow.operators.deliver import DeliverStage
     from headrace.dataflow.params import EpochParams, decode
@@ -169,6 +169,29 @@ def test_a_sink_gets_its_secrets_with_the_epoch(monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(SourceError, match=r"OSError: cannot log in with \*\*\*") as raised:
         list(stage.run(task, iter([rows])))
     assert "hunter2" not in "".join(traceback.format_exception(raised.value)).replace("VALUE", "")
+
+
+def test_what_a_sink_leaves_undone_says_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    from headrace.dataflow.operators.deliver import DeliverStage
+    from headrace.dataflow.params import EpochParams
+    from headrace.state.stores import StoreRoot
+
+    monkeypatch.setitem(sinks._SINKS, "lazy", (__name__, "LazySink"))
+    params = EpochParams("a", 1, 2, False, StoreRoot("memory:x"), "p", sink_secrets={"password": VALUE})
+    task: Any = SimpleNamespace(params=params, partition=0, rows_out=0, spool=SimpleNamespace(folder=None))
+    stage = DeliverStage((("connector", "lazy"),), tuple(COLUMNS), (0,))
+    assert list(stage.run(task, iter([pa.RecordBatch.from_pydict({"a": [1], "__w": [1]})]))) == []
+    assert task.rows_out == 1 and task.remark == "files stay as they are: *** is no password"
+
+
+class LazySink(sinks.Sink):
+    @classmethod
+    def takes_secret(cls, option: str) -> bool:
+        return option == "password"
+
+    def write(self, position: sinks.SinkPosition, batches: Iterator[Any]) -> int:
+        self.undone = SinkError(f"files stay as they are: {self.options['password']} is no password")
+        return sum(batch.num_rows for batch in batches)
 
 
 class LeakySink(sinks.Sink):

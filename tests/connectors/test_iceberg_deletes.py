@@ -19,8 +19,10 @@ from pyiceberg.transforms import IdentityTransform, VoidTransform
 from pyiceberg.types import DoubleType, LongType, NestedField
 
 import iceberg_writer
+from headrace.common.columns import Column
 from headrace.connectors.lake import deletes
 from headrace.connectors.lake.iceberg_source import check_file, is_unpartitioned
+from headrace.connectors.sinks import SinkPosition, open_sink
 from headrace.errors import HeadraceError, NotSupported
 from iceberg_writer import Writer
 from lake_follower import Follower, check_followed, rows_of
@@ -189,6 +191,27 @@ def test_compaction_is_not_read(rest_catalog: str, writer: Writer, tmp_path: Pat
     lake.by_position([(next(iter(lake.files)), 0)])
     with pytest.raises(HeadraceError, match="takes rows away"):
         added.follow()
+
+
+def test_a_sink_leaves_small_files_where_the_package_cannot_put_them_together(
+    rest_catalog: str, writer: Writer, tmp_path: Path
+) -> None:
+    """Its epochs are there: none of them fails."""
+    lake = MergeOnRead(tmp_path, rest_catalog, writer, 2, False)
+    lake.append([(1, "x", "a"), (2, "y", "a")])
+    lake.by_value(["v"], next(iter(lake.live())))
+    columns = [Column("id", "bigint"), Column("v", "string"), Column("p", "string")]
+    place = {name: value for name, value in lake.options().items() if name != "refresh.interval"}
+    sink = open_sink({**place, "type": "append-only", "compact_files": "2"}, columns)
+    sink.reach()
+    arrays = [pa.array([7], pa.int64()), pa.array(["z"]), pa.array(["a"]), pa.array([1], pa.int64())]
+    rows = pa.RecordBatch.from_arrays(arrays, names=["id", "v", "p", "__w"])
+    for epoch in (1, 2, 3):
+        assert sink.write(SinkPosition("d", epoch - 1, epoch, 0, "a"), iter([rows])) == 1
+        assert sink.undone is not None and "equality deletes" in sink.undone.message
+    follower = Follower(lake)
+    follower.follow()
+    assert follower.kept == Counter({(2, "y", "a"): 1, (7, "z", "a"): 3})
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from decimal import Decimal
 from itertools import chain
 from pathlib import Path
@@ -17,6 +17,7 @@ from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Transaction
 
+from headrace.common import faults
 from headrace.common.columns import Column, arrow_schema
 from headrace.connectors import held_changes
 from headrace.connectors.base import Admission, Offsets
@@ -274,6 +275,34 @@ def test_files_of_commits_that_others_outran_are_not_left(tmp_path: Path, monkey
     assert sorted(row["a"] for row in lake.rows()) == [1, 2, 3, 9, 9] and not lake.compacted()
     assert len([*tmp_path.rglob("*.parquet")]) == lake.files() == 5, "no other files are left"
     assert deliver(sink, 4, (4, "x", 4, 1)) == 1 and lake.compacted()
+
+
+@pytest.fixture
+def armed() -> Iterator[Callable[[str, str], None]]:
+    yield lambda point, action: faults.arm(point, action)
+    faults.disarm_all()
+
+
+@pytest.mark.parametrize("point", ["lake.compact.before", "lake.compact.written"])
+@pytest.mark.parametrize("action", ["fail", "full"])
+def test_an_epoch_that_is_there_does_not_fail_with_compaction(
+    lake: Lake, point: str, action: str, tmp_path: Path, armed: Callable[[str, str], None]
+) -> None:
+    """It is said, and tried again with the next one; what was written for it does not stay."""
+    if lake.kind == "deltalake" and point == "lake.compact.written":
+        point = "lake.compact.after"
+    sink = lake.sink(PAIR, type="append-only", compact_files="2")
+    deliver(sink, 1, (1, "x", 1, 1))
+    armed(point, action)
+    assert deliver(sink, 2, (2, "x", 2, 1)) == 1
+    assert sink.undone is not None and sink.undone.message.startswith(f"small files of {sink._name} are not put")
+    assert sorted(row["a"] for row in lake.rows()) == [1, 2]
+    assert lake.kind == "deltalake" or len([*tmp_path.rglob("*.parquet")]) == lake.files() == 2
+    faults.disarm_all()
+    sink = lake.sink(PAIR, type="append-only", compact_files="2")
+    assert deliver(sink, 2, (2, "x", 2, 1)) == 0
+    assert deliver(sink, 3, (3, "x", 3, 1)) == 1 and sink.undone is None
+    assert sorted(row["a"] for row in lake.rows()) == [1, 2, 3] and lake.compacted()
 
 
 def test_who_follows_the_table_reads_no_row_twice(lake: Lake) -> None:

@@ -249,6 +249,35 @@ def test_a_commit_at_every_so_many_checkpoints(database: Database, tmp_path: Pat
     eventually(lambda: DeltaTable(f"{tmp_path}/rare").to_pyarrow_table().num_rows == 4)
 
 
+def test_an_epoch_whose_files_cannot_be_put_together_is_delivered(database: Database, tmp_path: Path) -> None:
+    """It does not fail; people are told once, and again when it has been possible meanwhile."""
+    place, aside = tmp_path / "heap", tmp_path / "aside"
+    way = f"connector = 'deltalake', location = '{place}', create_table_if_not_exists = true, type = 'append-only'"
+    database.sql("CREATE TABLE heap (a int) APPEND ONLY")
+    database.sql(f"CREATE SINK heaped FROM heap WITH ({way}, compact_files = 2)")
+
+    def deliver(*values: int) -> None:
+        for a in values:
+            database.sql(f"INSERT INTO heap VALUES ({a})")
+            database.flush()
+
+    def told(kind: str) -> list[str]:
+        found = database.sql(f"SELECT message FROM headrace_catalog.events WHERE kind = '{kind}'").rows()
+        return [str(m) for (m,) in found if '"heaped"' in str(m)]
+
+    for number, a in enumerate((1, 4), 1):
+        deliver(a)
+        [missing] = (Path(uri) for uri in DeltaTable(place).file_uris())
+        missing.rename(aside)
+        deliver(a + 1, a + 2)
+        assert not told("job_failed") and len(told("sink_remark")) == number
+        aside.rename(missing)
+        deliver(10 * a)
+        assert "OPTIMIZE" in {commit["operation"] for commit in DeltaTable(place).history(1)}
+    assert told("sink_remark")[0].startswith('sink "heaped" has delivered an epoch, but small files of Delta table')
+    assert sorted(DeltaTable(place).to_pyarrow_table().column("a").to_pylist()) == [1, 2, 3, 4, 5, 6, 10, 40]
+
+
 @pytest.mark.parametrize("kind", ["parquet", "json", "csv"])
 def test_files(database: Database, tmp_path: Path, kind: str) -> None:
     out, name = tmp_path / "out", f"files_{kind}"

@@ -27,7 +27,7 @@ from headrace.connectors import job_options, refusals
 from headrace.connectors.declared import DeclaredOptions, Option
 from headrace.connectors.leaving import columns_outside
 from headrace.connectors.option_reader import OptionReader, check_secrets
-from headrace.errors import InvalidParameter, SinkError
+from headrace.errors import HeadraceError, InvalidParameter, SinkError
 
 WEIGHT_COLUMN = "__w"
 TYPES = ("upsert", "append-only")
@@ -103,6 +103,9 @@ class Sink(ABC):
     """The options of its connector, where it declares them."""
     scratch: Path | None = None
     """A folder of the task that writes, for what does not fit in memory; None for that of the system."""
+    undone: HeadraceError | None = None
+    """What failed of that which it does besides, once the target has the epoch: people are told, nothing else comes of
+    it."""
 
     @classmethod
     def takes_secret(cls, option: str) -> bool:

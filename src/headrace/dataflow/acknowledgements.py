@@ -58,6 +58,8 @@ class Acknowledgement:
     """The runs that the task has made durable; its last stage tells them."""
     undelivered: bool = False
     """A sink has delivered nothing: the rows of which the runs tell are to be left out, and the step is run again."""
+    remark: str = ""
+    """What a sink has left undone that it does besides delivering."""
     rows_read: int = 0
     """Rows that were read of a source, late ones among them."""
     bytes_read: int = 0

@@ -47,6 +47,8 @@ class EpochResult:
     """Nothing of its state is due before this time, Unix microseconds; None if nothing ever is."""
     undelivered: bool = False
     """A sink has delivered nothing, but told of rows to be left out: the step is not done."""
+    remark: str = ""
+    """What a sink has left undone that it does besides delivering, for people."""
     io: Counter[str] = field(default_factory=Counter)
     """What its tasks have read and written, by the names of the fields of `IoMetrics`."""
 
@@ -111,3 +113,4 @@ def _count(result: EpochResult, ack: Acknowledgement, inputs: Mapping[str, int |
     elif ack.stage == deliver.OPERATOR:
         result.rows_out += ack.rows_out
         result.undelivered = result.undelivered or ack.undelivered
+        result.remark = result.remark or ack.remark

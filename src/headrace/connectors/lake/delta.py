@@ -88,7 +88,7 @@ class DeltaSink(LakeSink):
             if not already_delivered(position, self._noted(position, self._table()), self._name):
                 return 0  # a merge that finds nothing to do commits nothing
             if self._compacted_from:
-                compact_delta(self._table(), self._compacted_from)
+                self._put_together(lambda: compact_delta(self._table(), self._compacted_from))
             return held.rows
 
     @staticmethod

@@ -124,7 +124,8 @@ class IcebergSink(LakeSink):
         with self._held(batches) as held, told(self._name):
             changes = self._deliver(catalog, table, position, held)
             if changes and self._compacted_from:
-                compact_iceberg(catalog.load_table(self._table_name), self._compacted_from)
+                least = self._compacted_from
+                self._put_together(lambda: compact_iceberg(catalog.load_table(self._table_name), least))
         return changes
 
     def _deliver(self, catalog: Any, table: Table, position: SinkPosition, held: HeldChanges) -> int:

@@ -2,7 +2,8 @@
 
 Every epoch adds a file, and who reads a table opens all of them. A sink that is told to puts them together once there
 are so many. Its epoch has been delivered by then, and what notes the epochs stays as it is. If others commit meanwhile,
-theirs counts, and the next epoch tries again.
+theirs counts, and the next epoch tries again. It does so, too, after whatever else fails here: an epoch that is there
+is there, and people are told.
 """
 
 from __future__ import annotations
@@ -61,8 +62,14 @@ def _rewrite(table: Table, tasks: Sequence[Table], failed: type[Exception]) -> N
     expressions = needed_module("pyiceberg.expressions", "iceberg")
     rows = files.ArrowScan(table.metadata, table.io, table.schema(), expressions.AlwaysTrue()).to_table(tasks)
     table.metadata.properties["commit.retry.num-retries"] = "0"
-    added = [*files._dataframe_to_data_files(table.metadata, rows, table.io)]
-    fault_point("lake.compact.written")
+    added: list[Table] = []
+    try:
+        for file in files._dataframe_to_data_files(table.metadata, rows, table.io):
+            added.append(file)
+        fault_point("lake.compact.written")
+    except Exception:
+        delete_files(table, added)
+        raise
     try:
         _replace(table, tasks, added)
     except failed:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import ClassVar, Final
 
@@ -50,6 +50,14 @@ class LakeSink(Sink):
         self._compacted_from = least_files(self._values[COMPACT.name])
         self._most_refused = MOST_AT_ONCE if collects(options) else 1
         check_key(columns, self._key)
+
+    def _put_together(self, compact: Callable[[], None]) -> None:
+        """Put small files together. The target has the epoch: it does not fail, whatever does here."""
+        try:
+            compact()
+        except Exception as error:
+            why = error.message if isinstance(error, HeadraceError) else f"{type(error).__name__}: {error}"
+            self.undone = SinkError(f"small files of {self._name} are not put together: {why}")
 
     def _held(self, batches: Iterable[pa.RecordBatch]) -> HeldChanges:
         """The changes of an epoch, all of a key in one piece."""

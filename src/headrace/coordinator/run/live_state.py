@@ -107,6 +107,8 @@ class Job(JobState):
     runner: Runner | None = None
     sources: dict[int, Source] = field(default_factory=dict)
     metrics: Metrics = field(default_factory=Metrics)
+    remark: str = ""
+    """What a sink left undone besides, the last time that it delivered something."""
     growing: Mapping[int, int] = field(default_factory=dict)
     """Input -> bytes of its log that this job has not taken in, where that is more than its limit."""
 

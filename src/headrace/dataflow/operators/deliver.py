@@ -9,7 +9,7 @@ counts them.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import chain
 
 import pyarrow as pa
@@ -23,6 +23,7 @@ from headrace.connectors.leaving import outside
 from headrace.connectors.refusals import RowsRefused, letters, without
 from headrace.connectors.sinks import (
     WEIGHT_COLUMN,
+    Sink,
     SinkPosition,
     drops_retractions,
     leaves_out_snapshot,
@@ -30,6 +31,7 @@ from headrace.connectors.sinks import (
 )
 from headrace.dataflow.operators import materialize
 from headrace.dataflow.operators.task import Labelled, Task, Unkeyed
+from headrace.errors import HeadraceError
 from headrace.state.arrangement import Arrangement
 from headrace.state.kernels import consolidate
 from headrace.state.schema import HANDED, TableSchema
@@ -80,6 +82,7 @@ class DeliverStage(Labelled, Unkeyed):
                     if self.letters is None:
                         raise refused.failure() from refused
                     self._set_aside(task, self.letters, refused)
+                task.remark = _remark(sink, [*secrets.values()])
                 fault_point("sink.commit.after")
             # A sink that has the epoch already reads nothing; what keeps state before it has to see all of it.
             deque(changes, 0)
@@ -112,3 +115,14 @@ class DeliverStage(Labelled, Unkeyed):
         weights = batch.column(WEIGHT_COLUMN)
         schema = pa.schema([*fields, pa.field(WEIGHT_COLUMN, weights.type)])
         return pa.RecordBatch.from_arrays([*arrays, weights], schema=schema)
+
+
+def _remark(sink: Sink, hidden: Sequence[str]) -> str:
+    """What a sink has left undone, for people: nothing in it is a secret's value."""
+    try:
+        with hiding(hidden):
+            if sink.undone is not None:
+                raise sink.undone
+    except HeadraceError as undone:
+        return undone.message
+    return ""

@@ -161,6 +161,8 @@ class Task:
         """And how many bytes these were, see `ReadBatch.size`."""
         self.undelivered = False
         """See `Acknowledgement`."""
+        self.remark = ""
+        """See `Acknowledgement`."""
 
     def next_due(self, time_us: int | None) -> None:
         """Note that a row is due at a time, Unix microseconds."""
@@ -193,7 +195,7 @@ class Task:
             self.params.attempt, self.label, self.partition, self.attempt_number, self.rows_in, self.rows_out,
             self.rows_written, self.spilled_bytes, tuple(self.row_errors), self.row_error_count, self.due_us,
             self.late_rows, self.newest_us, undelivered=self.undelivered, rows_read=self.rows_read,
-            bytes_read=self.bytes_read,
+            bytes_read=self.bytes_read, remark=self.remark,
         )  # fmt: skip
 
 
