@@ -56,7 +56,7 @@ def apply_policy(parsed: ParsedRows, columns: Sequence[Column], on_error: str) -
     if on_error == "fail":
         raise SourceError(
             str(errors[0][1]),
-            hint="create the source again with on_error = 'skip' or 'null' to go on past malformed input",
+            hint="ALTER SOURCE s SET on_error = 'null' (of a table: ALTER TABLE t) goes on past it, with NULL for it",
         )
     if on_error == "skip":
         drop = np.zeros(parsed.batch.num_rows, bool)

@@ -339,6 +339,12 @@ class Coordinator:
         """
         self._guarded(lambda: self._parts.life.alter_objects(object_ids, change, done))
 
+    def alter_sources(
+        self, source_ids: Sequence[int], change: Callable[[ObjectRecord], ObjectRecord], done: str
+    ) -> None:
+        """The same of sources, for the jobs that read them, too: those that fail are tried again at once."""
+        self._guarded(lambda: self._parts.life.alter_sources(source_ids, change, done))
+
     def rename(self, changes: Renamed) -> None:
         """Give an object another name, with all that says its name, in one step.
 

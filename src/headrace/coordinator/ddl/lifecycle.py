@@ -240,6 +240,24 @@ class Lifecycle:
         with self.statement():
             self._change(object_ids, change, done, lambda state: None)
 
+    def alter_sources(
+        self, source_ids: Sequence[int], change: Callable[[ObjectRecord], ObjectRecord], done: str
+    ) -> None:
+        """See `Coordinator.alter_sources`."""
+        live = self._live
+
+        def known(state: CatalogState) -> None:
+            with live.changed:
+                for record in (state.objects[i] for i in source_ids if i in state.objects):
+                    live.graph.relation(record.id).record = record
+                for job in (j for j in live.graph.jobs.values() if not {*j.upstreams}.isdisjoint(source_ids)):
+                    job.retry(0.0)
+                live.changed.notify_all()
+
+        with self.statement():
+            self._change(source_ids, change, done, known)
+            known(self._catalog.state)
+
     def add_columns(self, source_id: int, columns: Sequence[Column], options: Mapping[str, str]) -> None:
         """See `Coordinator.add_columns`."""
 

@@ -44,6 +44,7 @@ Definitions:
 ddl.py                 CREATE of tables, sources, indexes, schemas; creating what a job keeps up to date
 views.py               CREATE of views, materialized views and sinks, and EXPLAIN of these
 altering.py            ALTER of what jobs keep up to date
+source_options.py      ALTER ... SET of how sources are read: their pace, and `on_error`
 renaming.py            ALTER ... RENAME TO
 dropping.py            DROP: what goes together, and what is in its way
 existing.py            what is there already, or is not there

@@ -9,19 +9,17 @@ from typing import Final
 from headrace.catalog.contents import SourceContent, SubscriptionContent, TableContent
 from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import Column
-from headrace.connectors.base import ALTERABLE, RATE
-from headrace.connectors.option_reader import OptionReader
 from headrace.coordinator.decide.automatic import is_automatic
 from headrace.coordinator.decide.former import formers_of
 from headrace.errors import InvalidParameter, NotSupported, WrongObjectType
 from headrace.session.context import Context
-from headrace.session.execution import fed, grants, refreshing, renaming, subscriptions
+from headrace.session.execution import fed, grants, refreshing, renaming, source_options, subscriptions
 from headrace.session.execution.existing import refuse_automatic
 from headrace.session.execution.handler import Handler, Needs, not_yet
 from headrace.session.execution.refilling import check_not_refreshed, told
 from headrace.session.execution.table_columns import add_to_table
 from headrace.session.execution.widening import called, can_widen, widen_source
-from headrace.session.hidden_views import is_part, parts_of
+from headrace.session.hidden_views import parts_of
 from headrace.session.names import label, names_of
 from headrace.session.result import Notice, Result
 from headrace.sql import statements as st
@@ -52,8 +50,7 @@ def alter(context: Context, statement: st.AlterJob) -> Result:
         return Result(statement.tag, notices=_refresh_schema(context, record, statement))
     if statement.action not in ("pause", "resume", "set"):
         raise NotSupported(f"{statement.tag} ... {statement.action.upper()}")
-    if statement.action == "set" and (source := _fed_by(context, record, statement.options)) is not None:
-        _set_pace(context, source, statement.options)
+    if statement.action == "set" and source_options.set_of_table(context, record, statement.options):
         return Result(statement.tag)
     if isinstance(record.content, SourceContent):
         _alter_source(context, record, statement)
@@ -116,7 +113,7 @@ def _in_step(context: Context, record: ObjectRecord) -> list[ObjectRecord]:
 def _alter_source(context: Context, record: ObjectRecord, statement: st.AlterJob) -> None:
     """ALTER SOURCE ... PAUSE, RESUME and SET; the next tick keeps to it."""
     if statement.action == "set":
-        _set_pace(context, record, statement.options)
+        source_options.set_of_source(context, record, statement.options)
         return
     paused = statement.action == "pause"
 
@@ -151,46 +148,6 @@ def _refresh_schema(context: Context, record: ObjectRecord, statement: st.AlterJ
 
 def _told(record: ObjectRecord, columns: Sequence[Column]) -> Notice:
     return Notice(told(called(record), columns))
-
-
-def _set_pace(context: Context, record: ObjectRecord, options: Mapping[str, str]) -> None:
-    """Give a source other options that say how fast it is read; DEFAULT takes one away."""
-    wrong = sorted(set(options) - set(ALTERABLE))
-    if wrong:
-        raise NotSupported(
-            f"another value of the option {wrong[0]} of a source",
-            hint=f"{' and '.join(ALTERABLE)} can be altered; for others drop the source and create it again",
-        )
-    given = {name: value for name, value in options.items() if value.lower() != "default"}
-    for name in given:
-        ALTERABLE[name].read(OptionReader(given))
-
-    def changed(found: ObjectRecord) -> ObjectRecord:
-        kept = {name: value for name, value in found.options.items() if name not in options}
-        return replace(found, options=kept | given)
-
-    context.coordinator.alter_objects([record.id], changed, "is read at another pace")
-
-
-def _fed_by(context: Context, record: ObjectRecord, options: Mapping[str, str]) -> ObjectRecord | None:
-    """The hidden source of a table with a connector, if the options are the source's and not the view's.
-
-    It is the one that is bound: of a table that shares its slot with what it was before, the one with the slot.
-    """
-    if set(options) - {RATE.name}:
-        return None
-    state = context.catalog.state
-    source = fed.source_of(state, record)
-    origin = None if source is None else source.content_as(SourceContent).origin
-    if origin is None:
-        return source
-    bound = state.objects[origin]
-    if not is_part(bound):
-        raise InvalidParameter(
-            f"{record.in_words} is read at the pace of {bound.in_words}",
-            hint=f"ALTER SOURCE {label(bound)} SET {RATE.name} = ...",
-        )
-    return bound
 
 
 def _keep_for(context: Context, record: ObjectRecord, options: Mapping[str, str]) -> None:

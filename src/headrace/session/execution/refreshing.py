@@ -147,13 +147,14 @@ def _with_shared_slot(context: Context, table: ObjectRecord, source: ObjectRecor
     values = context.coordinator.secrets(source.secrets)
     open_source(options, source.columns, values).hand_over()
     content = replace(SourceContent(shared=True, part=table.name))
-    origin = replace(
-        source, id=0, name=f"{table.name}$slot", columns=(), content=content, options=as_shared(source.options),
-        created_ms=context.clock.now_ms(),
-    )  # fmt: skip
     with context.coordinator.defining():
         check_named(context.catalog.state, table)  # the names of both have its name
-        context.coordinator.share(source.id, origin, options)
+        source = context.catalog.state.objects[source.id]  # its options may have been altered meanwhile
+        origin = replace(
+            source, id=0, name=f"{table.name}$slot", columns=(), content=content, options=as_shared(source.options),
+            created_ms=context.clock.now_ms(),
+        )  # fmt: skip
+        context.coordinator.share(source.id, origin, _as_shared(source))
     return context.catalog.state.objects[source.id]
 
 
@@ -170,6 +171,7 @@ def _new_source(
     try:
         with context.coordinator.defining():
             check_named(context.catalog.state, table)  # from then on it keeps its name
+            record = replace(record, options=context.catalog.state.objects[source.id].options)  # altered meanwhile
             return replace(record, id=context.coordinator.create_relation(record))
     except DuplicateTable:
         check_not_refreshed(context.catalog.state, table)  # it has begun meanwhile
