@@ -18,6 +18,10 @@ _topics = count()
 Kept = list[tuple[bytes | None, int, int]]
 
 
+def fine() -> None:
+    """The topic can be read."""
+
+
 def a_topic(kafka: Kafka) -> str:
     return kafka.topic(f"bulk-{next(_topics)}", 1)
 
@@ -28,7 +32,7 @@ def reading_of(kafka: Kafka, topic: str, bare: bool, **more: Any) -> TopicReadin
 
 
 def kept(kafka: Kafka, topic: str, low: int, high: int, bare: bool) -> Kept:
-    found = read_range(reading_of(kafka, topic, bare), 0, low, high)
+    found = read_range(reading_of(kafka, topic, bare), 0, low, high, fine)
     return [(m.value(), m.partition(), m.offset()) for batch in found for m in batch]
 
 
@@ -59,7 +63,7 @@ def test_records_of_all_lengths(kafka: Kafka, compressed: str) -> None:
     producer.flush(60)
     assert both(kafka, topic, 0, 5_000) == [(value, 0, i) for i, value in enumerate(sent)]
     assert both(kafka, topic, 1_234, 1_239) == [(sent[i], 0, i) for i in range(1_234, 1_239)]
-    assert all(isinstance(b, PackedMessages) for b in read_range(reading_of(kafka, topic, True), 0, 0, 5_000))
+    assert all(isinstance(b, PackedMessages) for b in read_range(reading_of(kafka, topic, True), 0, 0, 5_000, fine))
 
 
 def test_records_without_value_and_empty_ones(kafka: Kafka) -> None:
@@ -106,10 +110,30 @@ def test_what_has_been_deleted_is_told(kafka: Kafka) -> None:
             kept(kafka, topic, 0, 20, bare)
 
 
+def test_while_nothing_comes_a_reader_asks_whether_the_topic_is_there(
+    kafka: Kafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client waits for brokers that are away without a word."""
+    topic, asked = a_topic(kafka), list[str]()
+    kafka.send(topic, "a")
+    monkeypatch.setattr(reading, "ASK_S", 0.0)
+
+    def gone() -> None:
+        asked.append(topic)
+        if len(asked) == 2:
+            raise SourceError("the broker is gone")
+
+    for bare in (True, False):
+        asked.clear()
+        with pytest.raises(SourceError, match="the broker is gone"):
+            for _ in read_range(reading_of(kafka, topic, bare), 0, 0, 2, gone):
+                pass
+
+
 def test_a_wrong_configuration_is_told(kafka: Kafka) -> None:
     for bare in (True, False):
         with pytest.raises(InvalidParameter, match=r"fetch\.min\.bytes"):
-            next(read_range(reading_of(kafka, "t", bare, **{"fetch.min.bytes": "many"}), 0, 0, 1))
+            next(read_range(reading_of(kafka, "t", bare, **{"fetch.min.bytes": "many"}), 0, 0, 1, fine))
 
 
 def test_without_the_library_records_are_read_one_by_one(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:

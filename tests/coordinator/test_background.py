@@ -29,7 +29,7 @@ from headrace.coordinator.run.readiness import Readiness
 from headrace.coordinator.run.ticker import Ticker
 from headrace.coordinator.upkeep.compaction import Compactor
 from headrace.coordinator.upkeep.logs import LogKeeper
-from headrace.errors import StorageError
+from headrace.errors import SourceError, StorageError
 from support import WAIT_S, eventually
 
 FAST: dict[str, Any] = {"group_retry_initial_ms": 1, "group_retry_max_ms": 10}
@@ -322,10 +322,10 @@ def test_a_silent_source_is_waited_for_once(tmp_path: Path, monkeypatch: pytest.
         return latest(source, *given)
 
     monkeypatch.setattr(DatagenSource, "latest_offsets", late)
-    monkeypatch.setattr(ticker, "POLL_WAIT_S", 0.01)
     try:
         db.view("v", silent)
         db.view("w", good)
+        monkeypatch.setattr(ticker, "POLL_WAIT_S", 0.01)
         silenced.set()
         db.c.tick()
         poll = db.c._parts.ticker._readers[silent].poll
@@ -354,6 +354,47 @@ def test_a_silent_source_is_waited_for_once(tmp_path: Path, monkeypatch: pytest.
         assert not reader.slow
     finally:
         answer.set()
+        db.close()
+
+
+def test_the_jobs_that_are_built_on_a_source_that_cannot_be_read_say_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Theirs is the source's error, since it began, and a lag that is true; the jobs themselves run."""
+    clock = ManualClock()
+    db = Database(tmp_path, clock)
+    rows: dict[str, str] = {"connector": "datagen", "rows_per_second": "unlimited", "number_of_rows": "4"}
+    away, good = db.source("away", splits="2", **rows), db.source("good", **rows)
+    latest, gone = DatagenSource.latest_offsets, threading.Event()
+
+    def failing(source: DatagenSource, *given: Any) -> Binding:
+        if source.splits == 2 and gone.is_set():
+            raise SourceError("the broker is gone", hint="wait", detail="refused")
+        return latest(source, *given)
+
+    monkeypatch.setattr(DatagenSource, "latest_offsets", failing)
+    try:
+        v = db.view("v", away)
+        w, x = db.view("w", v, good), db.view("x", good)
+        assert all(job.error is None and job.unread is None for job in db.c.jobs())
+        gone.set()
+        since_ms = clock.now_ms()
+        db.c.tick()
+        clock.advance_ms(5_000_000)
+        db.c.flush(WAIT_S)
+        jobs = {job.id: job for job in db.c.jobs()}
+        for job in (jobs[v], jobs[w]):
+            assert isinstance(job.error, SourceError) and job.unread == (away, "away")
+            assert job.error.message == 'source "away": the broker is gone'
+            assert (job.error.hint, job.error.detail) == ("wait", "refused")
+            assert (job.status, job.failures, job.error_since_ms) == ("running", 0, since_ms)
+            assert job.lag_ms >= 5_000_000
+        assert jobs[x].error is None and jobs[x].lag_ms < 5_000_000
+        gone.clear()
+        clock.advance_ms(db.settings.group_retry_max_ms)
+        db.c.flush(WAIT_S)
+        assert all(job.error is None and job.lag_ms < 5_000_000 for job in db.c.jobs())
+    finally:
         db.close()
 
 

@@ -72,7 +72,10 @@ def test_a_paused_source_takes_nothing_in(database: Database, kafka: Kafka) -> N
     ticks(database)
     kafka.send(topic, *numbers(7))
     ticks(database)
-    assert count(database, topic) == 5 and shown(database, topic, "paused") == (True,)
+    assert count(database, topic) == 5
+    assert shown(database, topic, "paused, rows_behind") == (True, None), "nobody looks how many have come"
+    splits = f"SELECT rows_behind FROM headrace_catalog.source_splits WHERE source = '{topic}'"
+    assert database.sql(splits).rows() == [(None,), (None,)]
     database.sql(f"CREATE MATERIALIZED VIEW {topic}_later AS SELECT sum(a) AS a FROM {topic}")
     assert database.sql(f"SELECT a FROM {topic}_later").rows() == [(10,)], "what is bound can be read"
     database.sql(f"ALTER SOURCE {topic} RESUME")

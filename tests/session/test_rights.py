@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import suppress
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -14,12 +15,15 @@ from clients import run
 from headrace.catalog.contents import TableContent
 from headrace.catalog.records import ObjectRecord, decode, encode
 from headrace.config import Settings
+from headrace.connectors.base import Binding
+from headrace.connectors.datagen import DatagenSource
 from headrace.errors import (
     DependentObjectsExist,
     HeadraceError,
     InsufficientPrivilege,
     InvalidParameter,
     NotSupported,
+    SourceError,
     StatementError,
     UndefinedObject,
     UndefinedTable,
@@ -532,3 +536,31 @@ def test_what_failed_is_told_to_who_may_see_the_rows(database: Database, root: S
     for session in (anna, watcher):
         session.close()
     run(root, "DROP ROLE watcher")
+
+
+def test_why_a_source_cannot_be_read_is_told_to_its_owner(
+    database: Database, root: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who owns a view over it sees that it is so: the error may have values of rows that the view does not show."""
+    run(root, "CREATE SOURCE away (a int) WITH (connector = 'datagen', rows_per_second = '1')",
+        "CREATE MATERIALIZED VIEW of_it AS SELECT count(*) AS n FROM away",
+        "ALTER MATERIALIZED VIEW of_it OWNER TO anna")  # fmt: skip
+
+    def failing(*given: Any) -> Binding:
+        raise SourceError("confidential", detail="confidential, too")
+
+    monkeypatch.setattr(DatagenSource, "latest_offsets", failing)
+    anna = database.session(user="anna")
+
+    def told(session: Session) -> tuple[Any, ...]:
+        (row,) = (r for r in next(iter(session.execute("SHOW JOBS"))).rows() if r[1] == "of_it")
+        (error,) = next(iter(session.execute("SELECT error FROM headrace_catalog.jobs WHERE name = 'of_it'"))).rows()
+        return (row[2], row[4], row[5], *error)
+
+    eventually(lambda: told(root)[1] is not None, "the source to fail")
+    whole = 'source "away": confidential'
+    assert told(root) == ("running", whole, "confidential, too", whole)
+    hidden = 'source "away": <insufficient privilege>'
+    assert told(anna) == ("running", hidden, hidden, hidden)
+    anna.close()
+    monkeypatch.undo()

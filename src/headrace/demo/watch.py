@@ -56,7 +56,8 @@ class Watcher:
             view.lag_ms = _number(job.get("lag_ms"))
             error = job.get("error") or ""
             if error and error != view.error:
-                self._board.note(f"{view.name} is failing, and will be tried again: {error}")
+                failing = " is failing, and will be tried again" if view.status == "failing" else ""
+                self._board.note(f"{view.name}{failing}: {error}")
             view.error = error
 
     def _times(self, client: PgClient) -> None:

@@ -6,7 +6,7 @@ import os
 import threading
 import time
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from operator import methodcaller
 from typing import Any, Protocol, TypeAlias
@@ -23,8 +23,10 @@ BATCH = 10_000
 LOOK_S = 0.5
 GATHER_S = 0.02
 """How long more records are waited for where some have come."""
+ASK_S = 10.0
+"""How long no record may come before a task asks whether the topic is there: who waits for the epoch is told soon."""
 SILENT_S = 60.0
-"""How long no record may come before a task gives up: the epoch is tried again."""
+"""How long no record may come before a task gives up all the same: the epoch is tried again."""
 _ERROR, _OFFSET = methodcaller("error"), methodcaller("offset")
 _lock = threading.Lock()
 _free: dict[tuple[int, str, bool, str], list[Consumer]] = {}
@@ -122,13 +124,18 @@ class _Bare:
         self._client.close()
 
 
-def read_range(reading: TopicReading, partition: int, low: int, high: int) -> Iterator[Sequence[Message]]:
-    """The records of a partition with low <= offset < high, in order. Raises `SourceError`."""
+def read_range(
+    reading: TopicReading, partition: int, low: int, high: int, check: Callable[[], None]
+) -> Iterator[Sequence[Message]]:
+    """The records of a partition with low <= offset < high, in order. Raises `SourceError`.
+
+    `check` asks whether the topic can be read, and raises where it cannot be: the client itself waits for brokers.
+    """
     kafka = needed_module("confluent_kafka", "kafka")
     consumer, ok = _taken(reading), False
     try:
         asked(reading.name, SourceError, lambda: consumer.assign(reading.topic, partition, low))
-        yield from _records(kafka, reading, consumer, partition, low, high)
+        yield from _records(kafka, reading, consumer, partition, (low, high), check)
         asked(reading.name, SourceError, consumer.unassign)
         ok = True
     finally:
@@ -136,10 +143,12 @@ def read_range(reading: TopicReading, partition: int, low: int, high: int) -> It
 
 
 def _records(
-    kafka: Any, reading: TopicReading, consumer: Consumer, partition: int, low: int, high: int
-) -> Iterator[Sequence[Message]]:
-    until_s = time.monotonic() + SILENT_S
-    at, done = low, False
+    kafka: Any, reading: TopicReading, consumer: Consumer, partition: int, bounds: tuple[int, int],
+    check: Callable[[], None],
+) -> Iterator[Sequence[Message]]:  # fmt: skip
+    at, high = bounds
+    done, since_s = False, time.monotonic()
+    ask_s = since_s + ASK_S
     while not done:
         good, events = asked(reading.name, SourceError, partial(consumer.next, min(BATCH, high - at)))
         done = any(_ended(kafka, reading, partition, event, event.error(), high) for event in events)
@@ -149,10 +158,14 @@ def _records(
             done = done or at >= high
             good = good if at <= high else good[: bisect_left(good, high, key=_OFFSET)]
         if good:
-            until_s = time.monotonic() + SILENT_S
             yield good
-        elif not done and time.monotonic() > until_s:
+            since_s = time.monotonic()
+            ask_s = since_s + ASK_S
+        elif not done and time.monotonic() > since_s + SILENT_S:
             raise SourceError(f"{reading.name} has sent nothing of topic {reading.topic} for {SILENT_S:.0f} s")
+        elif not done and time.monotonic() > ask_s:
+            check()
+            ask_s = time.monotonic() + ASK_S
 
 
 def _ended(kafka: Any, reading: TopicReading, partition: int, message: Any, error: Any, high: int) -> bool:

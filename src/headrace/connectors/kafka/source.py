@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from headrace.common.columns import Column
 from headrace.connectors.base import (
@@ -247,12 +248,12 @@ class KafkaSource(Source):
     def read(self, task: ReadTask) -> Iterator[ReadBatch]:
         """See `Source`. A topic that was what was bound, and is it in the end, was it all along."""
         reading = TopicReading(self._topic, self._config, self._name, self._shape.bare)
-        asking = asking_at(self._config)
-        asking.check(self._topic, task[TOPIC])
+        check = partial(asking_at(self._config).check, self._topic, task[TOPIC])
+        check()
         for partition, low, high in task["ranges"]:
-            for records in read_range(reading, partition, low, high):
+            for records in read_range(reading, partition, low, high, check):
                 yield replace(self._shape.rows(records, partition, self._on_error), size=size_of(records))
-        asking.check(self._topic, task[TOPIC])
+        check()
 
 
 def _partitions(offsets: Offsets) -> dict[int, tuple[int, int]]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, get_args
+from typing import Final, NamedTuple, get_args
 
 from headrace.common.epoch import epoch_ms
 from headrace.common.lazy_dataclass import dataclass
 from headrace.connectors.job_options import CHECKPOINT
 from headrace.coordinator.decide.exact import Interval, newest
+from headrace.coordinator.decide.graph import Graph
 from headrace.coordinator.decide.view_options import log_limit
 from headrace.coordinator.observe.epoch_history import History
 from headrace.coordinator.observe.progress import ProgressBook
@@ -17,11 +18,18 @@ from headrace.coordinator.reads import Reads
 from headrace.coordinator.run.live_state import Job, LiveRelation, LiveState, ShownStatus
 from headrace.coordinator.run.runtime import Runtime
 from headrace.coordinator.upkeep.logs import UnreadLog, UnreadLogs, log_part
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, SourceError
 from headrace.state.stores import StoreRoot
 
 INTERVALS_SHOWN = 16
 """Newest exact ranges that are shown of a relation."""
+
+
+class RelationName(NamedTuple):
+    """A relation, for who looks it up and for people."""
+
+    id: int
+    name: str
 
 
 @dataclass(frozen=True)
@@ -37,14 +45,18 @@ class JobStatus:
     committed_epoch: int
     frontier: int
     lag_ms: int
-    """How far the newest epoch at which it is exact lies behind the wall clock."""
+    """How far the newest epoch at which it is exact lies behind the wall clock; or, where that is longer, for how long
+    a source that it is built on cannot be read."""
     rows_in: int
     rows_out: int
     epochs: int
     """Epochs since the server started; so are the counts of rows and errors."""
     last_epoch_ms: int
     error: HeadraceError | None
+    """Its own; else that of a source that it is built on and that cannot be read, which is none of its status."""
     error_since_ms: int
+    unread: RelationName | None
+    """The source that `error` is of; None where it is the job's own."""
     row_errors: int
     late_rows: int
     """Rows of its sources that it has not taken in because the watermark had passed them."""
@@ -160,14 +172,18 @@ class Status:
         """All jobs of materialized views and sinks, by id."""
         live = self._live
         with live.lock:
-            return [self._job(job) for _, job in sorted(live.graph.jobs.items())]
+            unread = unread_sources(live.graph)
+            return [self._job(job, unread.get(id)) for id, job in sorted(live.graph.jobs.items())]
 
-    def _job(self, job: Job) -> JobStatus:
+    def _job(self, job: Job, unread: LiveRelation | None) -> JobStatus:
         live, runtime = self._live, self._runtime
         m, reading = job.metrics, job.catching_up.reading
         frontier, attempt = live.graph.job_frontier(job), self._progress.of(job.activity.attempt)
         now_s = runtime.clock.monotonic_s()
         retry_s = max(0.0, job.trouble.retry_at_s - now_s) if job.failures else 0.0
+        now_ms = runtime.clock.now_ms()
+        unread_ms = 0 if unread is None else now_ms - unread.error_since_ms
+        told = None if job.error is not None else unread
         held = next((j for j in live.graph.lane_of(job) if j.error is not None and j is not job), None)
         return JobStatus(
             id=job.id,
@@ -177,13 +193,14 @@ class Status:
             status=job.shown_status,
             committed_epoch=job.committed,
             frontier=frontier,
-            lag_ms=_lag_ms(runtime.clock.now_ms(), newest(live.graph.exact(job.id)) or 0),
+            lag_ms=max(unread_ms, _lag_ms(now_ms, newest(live.graph.exact(job.id)) or 0)),
             rows_in=m.rows_in,
             rows_out=m.rows_out,
             epochs=m.epochs,
             last_epoch_ms=m.last_epoch_ms,
-            error=job.error,
-            error_since_ms=job.trouble.since_ms if job.error is not None else 0,
+            error=job.error if told is None else _of_source(told),
+            error_since_ms=told.error_since_ms if told is not None else job.trouble.since_ms if job.error else 0,
+            unread=None if told is None else RelationName(told.id, told.name),
             row_errors=m.row_errors,
             late_rows=m.late_rows,
             progress=job.catching_up.text
@@ -291,6 +308,34 @@ class Status:
             truncated_to=relation.safe,
             paused_ms=self._history.paused_ms(job.id, runtime.clock.monotonic_s()),
         )
+
+
+def unread_sources(graph: Graph[LiveRelation, Job]) -> dict[int, LiveRelation]:
+    """The jobs that are built on a source which cannot be read, each with the one of which that is so for longest."""
+    failing = [r for r in graph.relations.values() if r.error is not None]
+    if not failing:
+        return {}
+    readers: dict[int, list[int]] = {}
+    for job in graph.jobs.values():
+        for i in job.upstreams:
+            readers.setdefault(i, []).append(job.id)
+    found: dict[int, LiveRelation] = {}
+    for source in sorted(failing, key=lambda r: (r.error_since_ms, r.id)):
+        todo = [source.id]
+        while todo:
+            news = [i for i in readers.get(todo.pop(), ()) if i not in found]
+            found |= dict.fromkeys(news, source)
+            todo += news
+    return found
+
+
+def _of_source(relation: LiveRelation) -> HeadraceError:
+    """Why a source cannot be read, for those that read it."""
+    error = relation.error
+    assert error is not None
+    return SourceError(
+        f"{relation.record.in_words}: {error.message}", detail=error.detail, hint=error.hint, sqlstate=error.sqlstate
+    )
 
 
 def _lag_ms(now_ms: int, frontier_epoch: int) -> int:

@@ -59,9 +59,10 @@ class LiveRelation(RelationState):
     """Why the source cannot be bound at present."""
     error_since_ms: int = 0
     slot: SlotStanding | None = None
-    """Of a shared source: how far behind lies what it holds where it reads, as of the last look."""
+    """Of a shared source: how far behind lies what it holds where it reads, as of the last look; None while it is not
+    looked at: it is paused, or cannot be read."""
     left: Mapping[str, int] | None = None
-    """How many rows of a source's splits are there and not bound yet, as of the last look."""
+    """How many rows of a source's splits are there and not bound yet, as of the last look; None as above."""
     added: tuple[str, ...] = ()
     """Columns that have come where a source reads, and that it does not have, as of the last look."""
     newest_us: int | None = None

@@ -209,7 +209,10 @@ class Ticker:
             own = tuple(tables.get(relation.id, ()))
             wanted = any(r.id in also for r in (relation, *own))
             due = reader.retry_at_s <= now_s or wanted
-            if reader.poll is None and self._lets_in(relation, reader, now_s) and due:
+            lets_in = self._lets_in(relation, reader, now_s)
+            if reader.held:
+                self._not_looked_at((relation, *own))
+            if reader.poll is None and lets_in and due:
                 reader.followers = own
                 reader.unread = relation.id not in read and not _is_shared(relation)
                 reader.poll = self._ask(relation, reader)
@@ -253,7 +256,7 @@ class Ticker:
         if not poll.late or poll.done.is_set() or not limit_ms or silent_s * 1000 < limit_ms:
             return
         if not isinstance(relation.error, SourceSilent):
-            self._failing(poll.relations, SourceSilent(f"it has not answered for {silent_s:.0f} s"))
+            self._failing(poll, SourceSilent(f"it has not answered for {silent_s:.0f} s"))
 
     def _ask(self, relation: LiveRelation, reader: _Reader) -> _Poll:
         newest = self._storage.catalog.state.newest_remap(relation.id)
@@ -354,17 +357,26 @@ class Ticker:
             reader.failures, settings.group_retry_initial_ms, settings.group_retry_max_ms, random.random()
         )
         reader.retry_at_s = runtime.clock.monotonic_s() + delay_ms / 1000
-        self._failing(poll.relations, poll.error)
+        self._failing(poll, poll.error)
 
-    def _failing(self, relations: Sequence[LiveRelation], error: HeadraceError) -> None:
-        """Say that a source, the first of these, and the tables that are read through it could not be asked."""
-        live, relation = self._live, relations[0]
+    def _not_looked_at(self, relations: Sequence[LiveRelation]) -> None:
+        """Nobody knows by now how much of a source, the first of these, and of its tables is there and not bound."""
+        with self._live.lock:
+            relations[0].slot = None
+            for each in relations:
+                each.left = None
+
+    def _failing(self, poll: _Poll, error: HeadraceError) -> None:
+        """Say that a source, and the tables that are read through it, cannot be asked since it was tried first."""
+        live, clock, relation = self._live, self._runtime.clock, poll.relation
+        since_ms = clock.now_ms() - round((clock.monotonic_s() - poll.since_s) * 1000)
         news = relation.error is None or relation.error.message != error.message
         with live.changed:
-            for each in relations:
+            for each in poll.relations:
                 if each.error is None:
-                    each.error_since_ms = self._runtime.clock.now_ms()
+                    each.error_since_ms = since_ms
                 each.error = error
+            self._not_looked_at(poll.relations)
             live.changed.notify_all()
         if news:
             self._event("source_failed", relation, f'source "{relation.name}" failed: {error.message}')

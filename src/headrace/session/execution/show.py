@@ -35,7 +35,7 @@ from headrace.session.execution.value_results import Heads, Rows, having, result
 from headrace.session.hidden_views import is_part
 from headrace.session.names import label, names_of
 from headrace.session.result import Result
-from headrace.session.system.headrace import sessions_shown, shown_error
+from headrace.session.system.headrace import sessions_shown, shown_error, shown_job_error
 from headrace.session.system.system_relations import SYSTEM_SCHEMAS
 from headrace.sql import statements as st
 from headrace.sql.type_names import pg_type_text
@@ -191,8 +191,8 @@ def _watermarks(record: ObjectRecord) -> dict[str, str]:
 
 def _jobs(context: Context, statement: st.Show) -> Rows:
     return [
-        [j.id, j.name, j.status, j.lag_ms, shown_error(context, j.id, j.error.message if j.error else None),
-         shown_error(context, j.id, j.error.detail if j.error else None), j.rows_in, j.rows_out,
+        [j.id, j.name, j.status, j.lag_ms, shown_job_error(context, j, j.error.message if j.error else None),
+         shown_job_error(context, j, j.error.detail if j.error else None), j.rows_in, j.rows_out,
          shown_error(context, j.id, j.waiting_for or None), j.progress or None, j.group, j.row_errors]
         for j in context.coordinator.jobs()
     ]  # fmt: skip

@@ -15,6 +15,7 @@ from headrace.connectors.sources import of_splits
 from headrace.coordinator.decide.former import serves_formers, table_of
 from headrace.coordinator.decide.watermarks import declared
 from headrace.coordinator.observe.obstacles import HIDDEN
+from headrace.coordinator.observe.status import JobStatus
 from headrace.session.context import Context
 from headrace.session.system.system_relations import Rows, define
 
@@ -47,11 +48,18 @@ def shown_error(context: Context, object_id: int, text: str | None) -> str | Non
     return text if text is None or context.may_know(object_id) else HIDDEN
 
 
+def shown_job_error(context: Context, job: JobStatus, text: str | None) -> str | None:
+    """What of a job's error is shown: why a source cannot be read is its owner's to know, that it is so everybody's."""
+    if job.unread is None or context.may_know(job.unread.id):
+        return shown_error(context, job.id, text)
+    return text and f'source "{job.unread.name}": {HIDDEN}'
+
+
 def _jobs(context: Context) -> Rows:
     names = _names(context)
     for job in context.coordinator.jobs():
         yield _fields(job) | {
-            "error": shown_error(context, job.id, None if job.error is None else str(job.error)),
+            "error": shown_job_error(context, job, None if job.error is None else str(job.error)),
             "error_since": moment(job.error_since_ms),
             "progress": job.progress or None,
             "waiting_for": shown_error(context, job.id, job.waiting_for or None),
