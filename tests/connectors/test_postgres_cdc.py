@@ -378,12 +378,12 @@ def test_values_that_have_no_counterpart_are_told(
     followed.run(f"INSERT INTO # VALUES (1, '{value}'), (2, NULL)")
     first = followed.bind()
     failing = followed.open()
-    with pytest.raises(SourceError, match=rf"public.t\d*, in its content, column v: .*{said}"):
+    with pytest.raises(SourceError, match=rf"public.t\d*, in its content, row id = 1, column v: .*{said}.*as text"):
         [*failing.read(failing.plan({}, first.offsets, 1)[0])]
     followed.take()
     followed.run(f"INSERT INTO # VALUES (3, '{value}')")
     second = followed.bind()
-    with pytest.raises(SourceError, match=rf"public.t\d*, at [0-9A-F]+/[0-9A-F]+, column v: .*{said}"):
+    with pytest.raises(SourceError, match=rf"public.t\d*, at [0-9A-F]+/[0-9A-F]+, row id = 3, column v: .*{said}"):
         [*failing.read(failing.plan(first.offsets, second.offsets, 1)[0])]
     followed.take()
     assert followed.rows() == {1: None, 2: None, 3: None}
@@ -1076,8 +1076,28 @@ def test_refused(server: Postgres) -> None:
     with pytest.raises(NotSupported):
         type(followed.source).added_columns({})
     followed.columns = [*COLUMNS, Column("more", "int")]
-    with pytest.raises(SourceError, match='has no column "more"'):
+    with pytest.raises(SourceError, match='has no column "more"') as caught:
         followed.open().start_offsets()
+    assert caught.value.hint == 'it has "id", "v"'
+
+
+def test_a_column_is_told_by_the_name_that_it_has_there(server: Postgres) -> None:
+    """Names without quotes have small letters here, and those of other programs' tables often have not."""
+    followed = Followed(server, '"Id" int PRIMARY KEY, v text')
+    with pytest.raises(SourceError, match='has no column "id"') as caught:
+        followed.open().start_offsets()
+    assert caught.value.hint == 'it has "Id": declare it as it is spelled there, in quotes'
+
+
+def test_a_row_at_fault_is_told_by_its_whole_key(server: Postgres) -> None:
+    followed = Followed(server, "id int, w text, v numeric, PRIMARY KEY (id, w)")
+    followed.columns = [COLUMNS[0], Column("w", "string", False), Column("v", "decimal(38,10)"), *COLUMNS[2:]]
+    followed.source = followed.open()
+    followed.run("INSERT INTO # VALUES (1, 'a', 1), (1, 'b', 'Infinity')")
+    found = followed.bind()
+    with pytest.raises(SourceError, match=r"row id = 1 and w = b, column v: .* \(declared as text") as caught:
+        followed.read({}, found.offsets)
+    assert "ALTER TABLE t" in f"{caught.value.hint}"
 
 
 def test_content_and_changes_say_the_same(server: Postgres) -> None:

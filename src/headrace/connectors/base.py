@@ -129,10 +129,13 @@ class RowError:
     """The text at fault, shortened."""
     message: str
     unit: Unit = "line"
+    key: str | None = None
+    """The key of the row where it was read, by which it is found there; None if nobody knows of one."""
 
     def __str__(self) -> str:
+        row = f", row {self.key}" if self.key is not None else ""
         where = f", column {self.column}" if self.column is not None else ""
-        return f"{self.split}, {self._place()}{where}: {self.message}: {self.value!r}"
+        return f"{self.split}, {self._place()}{row}{where}: {self.message}: {self.value!r}"
 
     def _place(self) -> str:
         """As who looks for the record there writes it; the log says nothing of what was there before."""

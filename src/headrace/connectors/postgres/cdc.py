@@ -12,7 +12,7 @@ only after that, and up to the end of the log, whatever there is; until then nob
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
 from itertools import islice
@@ -173,7 +173,10 @@ class PostgresCdcSource(Source):
             raise SourceError(f"there is no table {self._name} in PostgreSQL, or it cannot be seen")
         for column in self._own:
             if column.name not in found:
-                raise SourceError(f'the table {self._name} in PostgreSQL has no column "{column.name}"')
+                raise SourceError(
+                    f'the table {self._name} in PostgreSQL has no column "{column.name}"',
+                    hint=_called_there(found, column.name),
+                )
             kind = self.schema.field(column.name).type
             problem = found[column.name].unlike(is_array=pa.types.is_list(kind), is_text=pa.types.is_string(kind))
             if problem is not None:
@@ -434,7 +437,8 @@ class PostgresCdcSource(Source):
                 found = next(more, None)
 
     def _error(self, changes: RowEvents, row: int, column: str, value: object, message: str) -> RowError:
-        return RowError(self._name, int(changes.positions[row]), column, sample(value), message, "lsn")
+        key = " and ".join(f"{name} = {sample(changes.values[name][row])}" for name in self._key)
+        return RowError(self._name, int(changes.positions[row]), column, sample(value), message, "lsn", key)
 
     def _parsed(self, changes: RowEvents) -> tuple[dict[str, pa.Array], list[tuple[int, RowError]]]:
         """The table's own columns, and what is at fault in them."""
@@ -444,7 +448,7 @@ class PostgresCdcSource(Source):
         for name, kind in zip(schema.names, schema.types):
             texts = changes.values[name]
             made[name], bad = values_of(texts, kind)
-            errors += [(i, self._error(changes, i, name, texts[i], message)) for i, message in bad]
+            errors += [(i, self._error(changes, i, name, texts[i], f"{message} ({_AS_TEXT})")) for i, message in bad]
         return made, errors
 
     def _batch(self, changes: RowEvents, made: dict[str, pa.Array], errors: list[tuple[int, RowError]]) -> ReadBatch:
@@ -460,6 +464,15 @@ class PostgresCdcSource(Source):
         return apply_policy(parsed, self.columns, self._on_error)
 
 
+def _called_there(names: Iterable[str], wanted: str) -> str:
+    """What to do for a column that is not there by its name."""
+    alike = [f'"{name}"' for name in names if name.lower() == wanted.lower()]
+    if alike:
+        return f"it has {' and '.join(alike)}: declare it as it is spelled there, in quotes"
+    return f"it has {', '.join(quoted_name(name) for name in names)}"
+
+
+_AS_TEXT = "declared as text the column has it as it is there"
 _UNKNOWN = "PostgreSQL leaves out what has not changed, and the row is not here (REPLICA IDENTITY FULL has it said)"
 _FOLLOWED = """SELECT c.oid::oid::bigint, pubinsert AND pubupdate AND pubdelete AND pubtruncate, tablename IS NOT NULL,
                       to_jsonb(t) ->> 'rowfilter'

@@ -165,7 +165,9 @@ class History:
 
 def _row_error(job_id: int, epoch: int, at_ms: int, error: FailedExpression | RowError) -> RowErrors:
     if isinstance(error, RowError):
-        where = {"split": error.split, "position": error.position, "value": error.value}
+        where: dict[str, object] = {"split": error.split, "position": error.position, "value": error.value}
+        if error.key is not None:
+            where["row"] = error.key
         sample = json.dumps(where, ensure_ascii=False)
         return RowErrors(job_id, epoch, at_ms, None, error.column, error.message, _MALFORMED, sample)
     row = json.dumps(error.row, ensure_ascii=False)
