@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from headrace.config import Settings
 from headrace.errors import HeadraceError
 from headrace.session.database import Database, connect
+from headrace.session.defined import as_created
 from kafka import Kafka
 from lakes import DeltaLake
 from postgres import Postgres
@@ -145,6 +146,33 @@ def test_of_two_at_once_one_holds(database: Database, tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert len(refused) == 1 and "would stay as they are" in refused[0]
+
+
+def test_it_is_shown_as_it_is_now(database: Database, tmp_path: Path) -> None:
+    """As statements that make another one of the kind, by whatever shows definitions."""
+    (tmp_path / "1.json").write_text(GOOD)
+    form = f"WITH (connector = 'files', path = '{tmp_path}', source_rate_limit = 500) FORMAT PLAIN ENCODE JSON"
+    made = {"SOURCE": f'CREATE SOURCE "Shown" (k text, a int) {form}', "TABLE": f'CREATE TABLE "Kept" (k text) {form}'}
+
+    def shown(kind: str, name: str) -> str:
+        return str(database.sql(f'SHOW CREATE {kind} "{name}"').rows()[0][1])
+
+    for kind, name in (("SOURCE", "Shown"), ("TABLE", "Kept")):
+        database.sql(made[kind])
+        assert shown(kind, name) == made[kind] == as_created(made[kind])
+        database.sql(f"""ALTER {kind} "{name}" SET on_error = null; ALTER {kind} "{name}" SET source_rate_limit = 9""")
+        text = shown(kind, name)
+        rate, policy = (f'ALTER {kind} "{name}" SET ({o})' for o in ("source_rate_limit = '9'", "on_error = 'null'"))
+        assert sorted(text.split(";\n")) == sorted([made[kind], rate, policy])
+        assert as_created(text) == made[kind]
+        database.sql(f'DROP {kind} "{name}"; {text}')
+        assert shown(kind, name) == text
+        database.sql(f'ALTER {kind} "{name}" SET source_rate_limit = 500')
+        assert shown(kind, name) == f"{made[kind]};\n{policy}"
+    database.sql('ALTER SOURCE "Shown" SET (source_rate_limit = DEFAULT, max_rows_per_epoch = 7)')
+    text = shown("SOURCE", "Shown")
+    assert "source_rate_limit = DEFAULT" in text and "max_rows_per_epoch = '7'" in text
+    assert database.sql("SELECT definition FROM rw_catalog.rw_sources WHERE name = 'Shown'").rows() == [(text,)]
 
 
 @pytest.mark.parametrize("policy", ["null", "skip"])

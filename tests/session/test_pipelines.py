@@ -174,6 +174,10 @@ def m():
 @db.table(columns="a int")
 def t():
     pass
+
+@db.source(columns="k bigint")
+def s():
+    return {"connector": "datagen", "rows_per_second": "1"}
 """
 
 
@@ -185,8 +189,12 @@ def test_a_pipeline_of_sql_on_a_server(db: Database, tmp_path: Path, capsys: pyt
         run_remote(path, url, replace=False, once=False)
         assert "created table t\ncreated materialized view m" in capsys.readouterr().out
         db.sql("INSERT INTO t VALUES (1), (1)")
+        db.sql("ALTER SOURCE s SET source_rate_limit = 5; ALTER SOURCE s SET on_error = 'null'")
         run_remote(path, url, replace=False, once=True)
-        assert "unchanged materialized view m" in capsys.readouterr().out
+        told = capsys.readouterr().out
+        assert "unchanged materialized view m" in told and "unchanged source s" in told, (
+            "it is its pace that was altered"
+        )
         assert db.sql("SELECT * FROM m").rows() == [(1, 2)]
         path.write_text(REMOTE.replace("count(*)", "sum(a)"))
         with pytest.raises(PipelineChanged, match="what is there: m"):

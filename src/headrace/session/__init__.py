@@ -38,7 +38,7 @@ literal_texts.py  texts that differ in whole numbers only share a plan
 What names mean:
 
 names.py              relations of the catalog, system relations, views in place of their names
-defined.py            the time zones in which objects were defined
+defined.py            how objects were defined: in which time zone, and what was altered since
 leaves.py             relations as leaves of Spark queries
 scans.py              scans of stored relations, sliced by how much there is to read
 created_functions.py  functions that users create

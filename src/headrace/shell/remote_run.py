@@ -8,6 +8,7 @@ from urllib.parse import unquote, urlsplit
 
 from headrace.errors import InvalidParameter, NotSupported
 from headrace.server.simple_client import PgClient, texts
+from headrace.session.defined import as_created
 from headrace.session.pipelines.apply import PipelineChanged
 from headrace.session.pipelines.definitions import Definition
 from headrace.session.pipelines.loading import load_pipeline
@@ -95,7 +96,7 @@ def _definitions(client: PgClient) -> dict[str, str]:
         names = [str(row[0]) for row in _run(client, f"SHOW {kind}")]
         for name in names:
             word = kind.removesuffix("S")
-            found[name] = str(_run(client, f'SHOW CREATE {word} "{name}"')[0][1])
+            found[name] = as_created(str(_run(client, f'SHOW CREATE {word} "{name}"')[0][1]))
     return found
 
 

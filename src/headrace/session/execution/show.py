@@ -96,7 +96,7 @@ def _parameters(context: Context, statement: st.Show) -> Rows:
 def _create(context: Context, statement: st.Show) -> Rows:
     assert statement.name is not None
     record = names_of(context).get(statement.name)
-    return [[label(record), definition_of(record)]]
+    return [[label(record), definition_of(record, context.catalog.state)]]
 
 
 def _schemas(context: Context, statement: st.Show) -> Rows:

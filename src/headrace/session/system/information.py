@@ -83,7 +83,7 @@ def _of_kind(kind: type[Content]) -> object:
         schemas = namespaces(context)
         return [
             {"id": o.id, "name": o.name, "schema_id": schemas.get(o.schema, 2200),
-             "definition": definition_of(o), "created_at": moment(o.created_ms)}
+             "definition": definition_of(o, context.catalog.state), "created_at": moment(o.created_ms)}
             for o in relations(context)
             if isinstance(o.content, kind)
         ]  # fmt: skip
@@ -95,7 +95,7 @@ def _rw_relations(context: Context) -> Rows:
     schemas = namespaces(context)
     for o in relations(context):
         yield {"id": o.id, "name": o.name, "schema_id": schemas.get(o.schema, 2200), "owner": owner_oid(o),
-               "definition": definition_of(o), "relation_type": o.kind_name,
+               "definition": definition_of(o, context.catalog.state), "relation_type": o.kind_name,
                "created_at": moment(o.created_ms)}  # fmt: skip
 
 

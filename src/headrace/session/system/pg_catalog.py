@@ -331,7 +331,7 @@ def _of_kind(kind: type[Content], prefix: str) -> object:
     def rows(context: Context) -> Rows:
         indexed = {index.on.id for index in indexes_of(context)}
         return [
-            {"schemaname": o.schema, f"{prefix}name": o.name, "definition": definition_of(o),
+            {"schemaname": o.schema, f"{prefix}name": o.name, "definition": definition_of(o, context.catalog.state),
              f"{prefix}owner": role_name(context.catalog.state, o.owner), "hasindexes": o.id in indexed}
             for o in relations(context)
             if isinstance(o.content, kind)
