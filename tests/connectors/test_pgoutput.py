@@ -27,9 +27,12 @@ TEXTS = ["", "1", "x", "é\n\t", "N", "t\0\0\0\1u", "long" * 40, "u"]
 Value = str | None
 
 
-def relation(number: int = OURS, names: Sequence[str] = NAMES) -> bytes:
-    columns = b"".join(b"\1" + name.encode() + b"\0" + struct.pack("!Ii", 25, -1) for name in names)
-    return b"R" + struct.pack("!I", number) + b"public\0t\0d" + struct.pack("!H", len(names)) + columns
+def relation(
+    number: int = OURS, names: Sequence[str] = NAMES, told: Sequence[str] = ("id",), identity: bytes = b"d"
+) -> bytes:
+    flags = [b"\1" if name in told else b"\0" for name in names]
+    columns = b"".join(f + name.encode() + b"\0" + struct.pack("!Ii", 25, -1) for f, name in zip(flags, names))
+    return b"R" + struct.pack("!I", number) + b"public\0t\0" + identity + struct.pack("!H", len(names)) + columns
 
 
 def row(tag: bytes, values: Sequence[Any]) -> bytes:
@@ -200,3 +203,22 @@ def test_a_full_disk_is_told_where_rows_are_kept() -> None:
     with pytest.raises(DiskFull, match="what the log has told"):
         told.add(pa.RecordBatch.from_pydict({"a": [1]}))
     assert len(told) == 0
+
+
+@pytest.mark.parametrize(
+    ("told", "identity"), [([], b"d"), ([], b"n"), (["a"], b"i"), (["a", "id"], b"d"), (NAMES, b"i")]
+)
+def test_rows_that_changed_while_the_key_was_none_are_told(told: Sequence[str], identity: bytes) -> None:
+    """That it is one again by the time when it is looked at does not tell which of them became which."""
+    insert = change(b"I", row(b"N", ["x", "1", "y", "z"]))
+    without = relation(told=told, identity=identity)
+    before = [(1, begin()), (2, relation()), (3, insert), (4, commit(5))]
+    after = [(14, begin()), (15, relation()), (16, insert), (17, commit(18))]
+    assert len(decoded([*before, (6, begin()), (7, without), (9, commit(10)), *after])) == 2, "no row has changed"
+    bad = [*before, (6, begin()), (7, without), (8, insert), (9, commit(10)), *after]
+    with pytest.raises(SourceError, match=r"have changed while \(id\) was no key of it that changes told"):
+        decoded(bad)
+    assert len(decoded(bad, high=5)) == 1 and len(decoded(bad, low=10)) == 1, "of others it is nothing"
+    assert len(decoded(bad, emptied=9)) == 1, "what came before it was truncated is gone"
+    whole = [*before, (6, begin()), (7, relation(told=NAMES, identity=b"f")), (8, insert), (9, commit(10))]
+    assert len(decoded(whole)) == 2

@@ -1014,6 +1014,38 @@ def test_what_is_no_key_there_is_refused(server: Postgres, columns: str, more: s
 
 
 @pytest.mark.parametrize(
+    ("without", "back"),
+    [
+        (
+            "ALTER TABLE # DROP CONSTRAINT #_pkey; INSERT INTO # VALUES (3, 'once'), (3, 'twice')",
+            "DELETE FROM # WHERE v = 'twice'; ALTER TABLE # ADD PRIMARY KEY (id)",
+        ),
+        (
+            "ALTER TABLE # REPLICA IDENTITY NOTHING; INSERT INTO # VALUES (3, 'once')",
+            "ALTER TABLE # REPLICA IDENTITY DEFAULT",
+        ),
+    ],
+)
+def test_a_key_that_was_none_for_a_while_is_told(server: Postgres, without: str, back: str) -> None:
+    """It is one again by the next look: then the deletion of one of two rows would be one of both."""
+    followed = Followed(server)
+    followed.take()
+    followed.run(*without.split("; "), "ALTER TABLE # REPLICA IDENTITY FULL", *back.split("; "))
+    with pytest.raises(SourceError, match="was no key of it that changes told"):
+        followed.take()
+
+
+def test_a_key_that_is_made_anew_is_the_key(server: Postgres) -> None:
+    followed = Followed(server)
+    followed.run("INSERT INTO # VALUES (1, 'a')")
+    followed.take()
+    followed.run("UPDATE # SET v = 'b'", "ALTER TABLE # DROP CONSTRAINT #_pkey", "ALTER TABLE # ADD PRIMARY KEY (id)",
+                 "UPDATE # SET id = 2")  # fmt: skip
+    followed.take()
+    assert followed.rows() == followed.truth()
+
+
+@pytest.mark.parametrize(
     ("more", "said"),
     [
         ("PARTITION BY RANGE (id)", "is partitioned, and what is done to a partition as a whole is not told"),

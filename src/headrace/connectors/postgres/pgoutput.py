@@ -27,6 +27,8 @@ Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 _INSERT, _UPDATE, _DELETE, _COMMIT, _RELATION, _TRUNCATE = b"IUDCRT"
+_FULL, _OF_IDENTITY = ord("f"), 1
+"""Of a table: changes tell rows as they were, all of them; of a column: it is of the key by which they tell them."""
 _OLD = ord("O")
 """Stands before a row as it was, all of it; `K` before its key as it was, `N` before a row as it is now."""
 _TEXT, _UNCHANGED = b"tu"
@@ -72,6 +74,8 @@ class _Table(NamedTuple):
     schema: str
     name: str
     columns: list[str]
+    identity: frozenset[str] | None
+    """The columns by which its changes tell a row; None where they tell all of it, as it was."""
 
 
 class _Values(NamedTuple):
@@ -120,7 +124,7 @@ class Decoder:
     _truncated: bool = False
     """whether it has truncated the table behind `emptied`,"""
     _lacks: SourceError | None = None
-    """and what is wrong if its rows lack a column that is asked for."""
+    """and what is wrong if its rows lack a column that is asked for, or the key."""
 
     def changes(self, batches: Iterable[Messages]) -> Iterator[RowEvents]:
         """The changes, transactions in the order of their commits. Raises `SourceError`."""
@@ -177,24 +181,35 @@ class Decoder:
         (number,) = struct.unpack_from("!I", data, 1)
         schema, at = _text(data, 5)
         table, at = _text(data, at)
+        whole = data[at] == _FULL
         (count,) = struct.unpack_from("!H", data, at + 1)
         at += 3
-        names = []
+        names, identity = [], set[str]()
         for _ in range(count):
+            told = data[at] & _OF_IDENTITY
             name, at = _text(data, at + 1)
             names.append(name)
+            identity |= {name} if told else set()
             at += 8
-        self._tables[number] = _Table(schema, table, names)
+        self._tables[number] = _Table(schema, table, names, None if whole else frozenset(identity))
 
     def _lacking(self) -> SourceError | None:
-        """What is wrong where rows of the table, as it was told last, lack a column that is asked for."""
+        """What is wrong where rows of the table, as it was told last, lack a column that is asked for, or the key."""
         table = self._tables[self.number]
         missing = sorted(set(self.columns) - set(table.columns))
         if not missing:
-            return None
+            return None if table.identity in (None, frozenset(self.key)) else self._without_key(table)
         return SourceError(
             f'the table {table.schema}.{table.name} in PostgreSQL has no column "{missing[0]}" any more',
             hint="drop the table here and create it again without the column",
+        )
+
+    def _without_key(self, table: _Table) -> SourceError:
+        """The error where rows have changed while several may have had the same key, or changes did not tell it."""
+        return SourceError(
+            f"rows of the table {table.schema}.{table.name} in PostgreSQL have changed while ({', '.join(self.key)}) "
+            "was no key of it that changes told",
+            hint="make it the key again, drop the table here and create it again: it begins with the content of now",
         )
 
     def _check_emptied(self, truncated: bool) -> None:
