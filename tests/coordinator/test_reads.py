@@ -5,12 +5,14 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fake_database import Database
 
+from headrace.catalog.contents import SourceContent
 from headrace.common.clock import ManualClock
 from headrace.common.faults import disarm_all
 from headrace.connectors.base import Binding
@@ -23,7 +25,7 @@ from headrace.coordinator.reads import ReadOptions, Snapshot
 from headrace.coordinator.run import ticker
 from headrace.dataflow.epoch_result import EpochResult
 from headrace.dataflow.params import EpochParams
-from headrace.errors import DivisionByZero, QueryCanceled, SnapshotUnavailable, UndefinedTable
+from headrace.errors import DivisionByZero, QueryCanceled, SnapshotUnavailable, SourceError, UndefinedTable
 from support import WAIT_S
 
 
@@ -424,6 +426,112 @@ def test_a_source_that_answers_late_is_not_read_as_empty(db: Database, monkeypat
         db.c.snapshot([s], timeout_s=0.01)
     with db.c.snapshot([s], options=ReadOptions(check=answer.set)) as snapshot:
         assert snapshot.sources[s]["0"] == 5
+
+
+MADE = {"connector": "datagen", "rows_per_second": "10"}
+
+
+class Store:
+    """What sources answer with: so many rows are there, of which each answer has some more."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, rows: int, at_once: int | None = None) -> None:
+        self.rows, self.asked = rows, 0
+        self.may_answer, self.error = threading.Event(), ""
+        self.may_answer.set()
+
+        def latest(source: DatagenSource, after: Any, *given: Any) -> Binding:
+            self.asked += 1
+            there, before = self.rows, int(after.get("0", 0))
+            assert self.may_answer.wait(WAIT_S)
+            if self.error:
+                raise SourceError(self.error)
+            reached = there if at_once is None else min(there, before + at_once)
+            return Binding({"0": reached}, reached - before, False, left={"0": there - reached})
+
+        monkeypatch.setattr(DatagenSource, "latest_offsets", latest)
+
+
+def seen(db: Database, source: int, **options: Any) -> int:
+    with db.c.snapshot([source], options=ReadOptions(**options)) as snapshot:
+        return int(snapshot.sources[source]["0"])
+
+
+def test_an_answer_to_an_older_question_is_not_what_there_is_by_now(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ticker, "POLL_WAIT_S", 0.001)
+    store = Store(monkeypatch, 5)
+    s = db.source("s", **MADE)
+    assert seen(db, s) == 5
+    store.may_answer.clear()
+    with pytest.raises(SnapshotUnavailable):
+        seen(db, s, timeout_s=0.0)
+    store.rows = 6
+    assert seen(db, s, check=store.may_answer.set) == 6
+
+
+def test_all_there_is_of_a_source_is_asked_for_until_nobody_waits(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(monkeypatch, 10, at_once=3)
+    s = db.source("s", **MADE)
+    assert seen(db, s) == 10
+
+    def more() -> None:
+        store.rows += 3
+        if store.rows > 40:
+            raise QueryCanceled("nobody waits")
+
+    store.rows += 6
+    with pytest.raises(QueryCanceled):
+        seen(db, s, check=more)
+
+
+def test_a_source_that_is_slowed_down_is_asked_once(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a query would take as long as all of its rows are let in."""
+    store = Store(monkeypatch, 1_000_000, at_once=1)
+    s = db.source("s", **MADE, source_rate_limit="1000000")
+    assert (seen(db, s), seen(db, s), store.asked) == (1, 2, 2)
+
+
+def test_a_source_that_failed_and_was_paused_shows_what_it_had(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store(monkeypatch, 5)
+    s = db.source("s", **MADE)
+    assert seen(db, s) == 5
+    store.error = "no answer"
+    with pytest.raises(SourceError, match="no answer"):
+        seen(db, s)
+    held = SourceContent(paused=True), SourceContent()
+    db.c.alter_objects([s], lambda record: replace(record, content=held[0]), "paused")
+    assert seen(db, s) == 5
+    db.c.alter_objects([s], lambda record: replace(record, content=held[1]), "resumed")
+    with pytest.raises(SourceError, match="no answer"):
+        seen(db, s)
+
+
+def test_a_source_that_is_dropped_while_it_is_asked(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ticker, "POLL_WAIT_S", 0.001)
+    store = Store(monkeypatch, 5)
+    s = db.source("s", **MADE)
+    store.may_answer.clear()
+    dropped: list[None] = []
+
+    def drop() -> None:
+        if store.asked and not dropped:
+            dropped.append(db.c.drop([s]))  # type: ignore[func-returns-value]
+            store.may_answer.set()
+
+    with pytest.raises(UndefinedTable):
+        seen(db, s, timeout_s=5.0, check=drop)
+
+
+def test_within_a_transaction_a_source_is_asked_once(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store(monkeypatch, 5)
+    s = db.source("s", **MADE)
+    assert seen(db, s) == 5
+    epoch = db.c.current_epoch()
+    store.rows = 6
+    assert (seen(db, s, exactly=epoch), store.asked, db.c.current_epoch()) == (5, 1, epoch)
 
 
 def test_a_relation_that_is_dropped_between_a_query_and_its_reading(db: Database) -> None:

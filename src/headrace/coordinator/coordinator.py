@@ -579,32 +579,48 @@ class Coordinator:
 
         Raises the error of one that cannot be read, and `SnapshotUnavailable` for one that does not answer in time.
         """
-        core, ticker = self._core, self._parts.ticker
-        check = options.check or (lambda: None)
+        core, check = self._core, options.check or (lambda: None)
+        since_s = core.runtime.clock.monotonic_s()
         limit_s = DEFAULT_WAIT_S if options.timeout_s is None else options.timeout_s
-        until_s = core.runtime.clock.monotonic_s() + limit_s
-        asked = self._unread(relation_ids, ever=options.at is not None)
+        settled = options.at is not None or options.exactly is not None
+        asked = self._unread(relation_ids, ever=settled)
         while asked:
+            check()
             self.wait_ready(check)
-            before = {r.id: core.storage.catalog.state.newest_remap(r.id) for r in asked}
-            ticker.tick(also=before)
-            for relation in asked:
-                if relation.error is not None:
-                    raise relation.error
-            late = not ticker.answered([*before], 0.0)
-            owing = [r for r in asked if late or not r.bound]
+            owing, asked = self._ask_unread(asked, since_s)
+            ids = [r.id for r in owing]
+            if owing and self._parts.ticker.answered(ids, 0.0):  # it was asked before, or is not asked at present
+                with core.live.changed:
+                    core.live.changed.doze(CHECK_S)
             while owing:
                 check()
-                if core.runtime.clock.monotonic_s() >= until_s:
+                if core.runtime.clock.monotonic_s() >= since_s + limit_s:
                     raise SnapshotUnavailable(
                         f'source "{owing[0].name}" has not said within {limit_s:g} s what it holds',
                         hint="read it again once it answers, or with a longer statement_timeout",
                     )
-                if ticker.answered([*before], CHECK_S):
+                if self._parts.ticker.answered(ids, CHECK_S):
                     break
-            state = core.storage.catalog.state
-            behind = [r for r in asked if any((r.left or {}).values()) and state.newest_remap(r.id) != before[r.id]]
-            asked = [r for r in asked if r in owing or r in behind]
+            with core.live.lock:  # one that was dropped meanwhile will never answer
+                asked = [core.live.graph.relation(r.id) for r in (*owing, *asked)]
+
+    def _ask_unread(
+        self, asked: Sequence[LiveRelation], since_s: float
+    ) -> tuple[list[LiveRelation], list[LiveRelation]]:
+        """Ask sources for what there is; those that owe an answer still, and others that have more than they said.
+
+        An answer counts if it was asked for after `since_s`. Raises the error of one that cannot be read.
+        """
+        catalog, ticker = self._core.storage.catalog, self._parts.ticker
+        before = {r.id: catalog.state.newest_remap(r.id) for r in asked}
+        ticker.tick(also=before)
+        for relation in asked:
+            if relation.error is not None and (not relation.bound or ticker.owes(relation, since_s)):
+                raise relation.error
+        owing = [r for r in asked if not r.bound or ticker.owes(r, since_s)]
+        state = catalog.state
+        more = [r for r in asked if any((r.left or {}).values()) and state.newest_remap(r.id) != before[r.id]]
+        return owing, [r for r in more if r not in owing and not ticker.slowed(r.id)]
 
     def _unread(self, relation_ids: Sequence[int], *, ever: bool) -> list[LiveRelation]:
         """The sources among relations that no job reads; or that have never been bound, which only those are."""

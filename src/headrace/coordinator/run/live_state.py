@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -58,6 +59,8 @@ class LiveRelation(RelationState):
     error: HeadraceError | None = None
     """Why the source cannot be bound at present."""
     error_since_ms: int = 0
+    told_s: float = -math.inf
+    """When the question was asked that its source has answered last, by the monotonic clock."""
     slot: SlotStanding | None = None
     """Of a shared source: how far behind lies what it holds where it reads, as of the last look; None while it is not
     looked at: it is paused, or cannot be read."""

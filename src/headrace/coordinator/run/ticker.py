@@ -100,6 +100,8 @@ class _Reader:
     """No job reads the source: a query has it asked."""
     held: bool = False
     """It is paused, or its rate is 0: nothing of it is taken in."""
+    declined: bool = False
+    """The last tick did not ask it: it is held, or its rate lets in nothing more for now."""
 
 
 class Ticker:
@@ -165,10 +167,29 @@ class Ticker:
 
     def answered(self, source_ids: Sequence[int], wait_s: float) -> bool:
         """Whether none of these sources owes an answer, after waiting a while for them. Holds up no tick."""
-        readers = [self._readers.get(i) for i in source_ids]
-        polls = [r.poll for r in readers if r is not None and r.poll is not None]
+        polls = [r.poll for r in map(self._reader_of, source_ids) if r is not None and r.poll is not None]
         until_s = time.monotonic() + wait_s
         return all(p.done.wait(max(0.0, until_s - time.monotonic())) for p in polls)
+
+    def owes(self, relation: LiveRelation, since_s: float) -> bool:
+        """Whether a source has not said yet what there is, on a question that was asked after this time.
+
+        After a tick that was to ask it: one that was not asked, for it is held or slowed down, owes nothing.
+        """
+        reader = self._reader_of(relation.id)
+        declined = reader is not None and reader.poll is None and reader.declined
+        return relation.told_s < since_s and not declined
+
+    def slowed(self, source_id: int) -> bool:
+        """Whether a rate says how much of a source is taken in, or nothing of it is."""
+        reader = self._reader_of(source_id)
+        return reader is not None and (reader.held or reader.allowance is not None)
+
+    def _reader_of(self, source_id: int) -> _Reader | None:
+        """Of a table of a shared source it is that one's."""
+        relation = self._live.graph.relations.get(source_id)
+        origin = None if relation is None else _origin(relation)
+        return self._readers.get(source_id if origin is None else origin)
 
     @property
     def lock(self) -> threading.Lock:
@@ -210,6 +231,7 @@ class Ticker:
             wanted = any(r.id in also for r in (relation, *own))
             due = reader.retry_at_s <= now_s or wanted
             lets_in = self._lets_in(relation, reader, now_s)
+            reader.declined = not lets_in
             if reader.held:
                 self._not_looked_at((relation, *own))
             if reader.poll is None and lets_in and due:
@@ -345,7 +367,7 @@ class Ticker:
             if reader.allowance is not None:
                 reader.allowance = reader.allowance.spent(sum(binding.rows or 0 for _, binding in poll.bindings))
             for each in poll.relations:
-                each.error = None
+                each.error, each.told_s = None, poll.since_s
             for each, binding in poll.bindings:
                 each.left, each.added = binding.left, binding.added
             for each in poll.tables:
