@@ -75,6 +75,9 @@ def test_views_of_files_go_on_as_if_it_had_been_so_all_along(database: Database,
     assert rows(database, f"SELECT a FROM {name}_all") == [(1,), (2,)]
     (message,) = database.sql(f"SELECT error FROM headrace_catalog.jobs WHERE name = '{name}_all'").rows()[0]
     assert "no number" in message
+    with pytest.raises(HeadraceError, match="no number") as caught:
+        database.sql(f"SELECT * FROM {name}").rows()
+    assert "ALTER SOURCE s SET on_error = 'null'" in f"{caught.value.hint}"
     assert database.sql(f"ALTER SOURCE {name} SET on_error = '{policy}'").tag == "ALTER SOURCE"
     eventually(lambda: not failing(database, f"{name}_all") and len(rows(database, f"SELECT * FROM {name}_all")) > 2)
     database.sql(f"CREATE SOURCE {name}_made {columns} {text_of(tmp_path, policy)}")
@@ -114,7 +117,7 @@ def test_what_is_refused(database: Database, tmp_path: Path) -> None:
     database.sql("ALTER SOURCE r_s SET on_error = 'fail'; ALTER TABLE r_t SET on_error = DEFAULT")
     for text, said, hint in (
         ("SOURCE r_s SET on_error = 'ignore'", "must be one of fail, null, skip", None),
-        ("TABLE r_t SET on_error = 'skip'", "'skip' of materialized view \"r_t\", which has been read with", "'null'"),
+        ("TABLE r_t SET on_error = 'skip'", "'skip' of table \"r_t\", which has been read with", "'null'"),
         ("TABLE r_t SET (on_error = 'null', source_rate_limit = 5)", "at once", "one ALTER for each"),
     ):
         with pytest.raises(HeadraceError, match=said) as caught:

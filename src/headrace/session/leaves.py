@@ -13,7 +13,7 @@ from headrace.common.columns import Column
 from headrace.common.lazy_dataclass import dataclass
 from headrace.connectors.sources import open_source
 from headrace.dataflow.operators.inputs import SnapshotScan, slice_numbers
-from headrace.dataflow.operators.task import OUTPUT_ROWS
+from headrace.dataflow.operators.task import OUTPUT_ROWS, leaving_a_task
 from headrace.plan.catalyst.marked_names import snapshot_name
 from headrace.state.arrangement import Arrangement, slice_bounds
 from headrace.state.schema import RunRef, TableSchema
@@ -118,7 +118,8 @@ class SourceFunction:
             pass
         context = TaskContext.get()
         assert context is not None
-        yield from self.share(int(context.partitionId()))
+        with leaving_a_task():
+            yield from self.share(int(context.partitionId()))
 
     def share(self, i: int) -> Iterator[pa.RecordBatch]:
         """The rows of share `i`; rows that cannot be understood are left out."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -295,9 +296,16 @@ def run_stages(
     stages write goes into one object together with what earlier Python workers of the same Spark task have spooled. If
     there is a later one it is spooled for that one: `EpochParams.inner` tells.
     """
-    try:
+    with leaving_a_task():
         yield from work(TaskWorker.in_spark(view, stages[-1].label, key), stages, acknowledge.add, batches)
-    except HeadraceError as error:  # its text is all of it that leaves a task
+
+
+@contextmanager
+def leaving_a_task() -> Iterator[None]:
+    """Errors of the block with their details and hints in their texts: that is all of them that leaves a task."""
+    try:
+        yield
+    except HeadraceError as error:
         for name, said in (("DETAIL", error.detail), ("HINT", error.hint)):
             if said:
                 error.add_note(f"{name}: {' '.join(said.split())}")

@@ -22,6 +22,7 @@ from headrace.errors import InvalidParameter, NotSupported
 from headrace.session.context import Context
 from headrace.session.execution import fed
 from headrace.session.execution.refilling import check_not_refreshed
+from headrace.session.execution.widening import called
 from headrace.session.hidden_views import is_part
 from headrace.session.names import label
 
@@ -38,7 +39,7 @@ def set_of_source(context: Context, source: ObjectRecord, options: Mapping[str, 
         )
     if ON_ERROR in options and source.content_as(SourceContent).shared:
         raise InvalidParameter(
-            f"{source.in_words} has no {ON_ERROR}: each of its tables has its own",
+            f"{called(source)} has no {ON_ERROR}: each of its tables has its own",
             hint=f"ALTER TABLE t SET {ON_ERROR} = 'null'",
         )
     _set(context, [source], source, options)
@@ -95,7 +96,7 @@ def _check_policy(source: ObjectRecord, shown: ObjectRecord, wanted: object) -> 
     now = _read(ON_ERROR, source.options)
     if wanted == now:
         return
-    what = f"{ON_ERROR} = '{wanted}' of {shown.in_words}"
+    what = f"{ON_ERROR} = '{wanted}' of {called(shown)}"
     if now != "fail":
         raise NotSupported(
             f"{what}, which has '{now}': rows that were let pass with that would stay as they are",
@@ -117,7 +118,7 @@ def _bound(context: Context, table: ObjectRecord, source: ObjectRecord) -> Objec
     bound = context.catalog.state.objects[origin]
     if not is_part(bound):
         raise InvalidParameter(
-            f"{table.in_words} is read at the pace of {bound.in_words}",
+            f"{called(table)} is read at the pace of {called(bound)}",
             hint=f"ALTER SOURCE {label(bound)} SET {RATE.name} = ...",
         )
     return bound
