@@ -562,5 +562,7 @@ def test_why_a_source_cannot_be_read_is_told_to_its_owner(
     assert told(root) == ("running", whole, "confidential, too", whole)
     hidden = 'source "away": <insufficient privilege>'
     assert told(anna) == ("running", hidden, hidden, hidden)
+    run(root, "ALTER SOURCE away PAUSE")
+    eventually(lambda: told(root) == ("running", None, None, None), "what nobody looks at not to be told")
     anna.close()
     monkeypatch.undo()

@@ -233,7 +233,7 @@ class Ticker:
             lets_in = self._lets_in(relation, reader, now_s)
             reader.declined = not lets_in
             if reader.held:
-                self._not_looked_at((relation, *own))
+                self._not_looked_at((relation, *own), held=reader.poll is None and not lets_in)
             if reader.poll is None and lets_in and due:
                 reader.followers = own
                 reader.unread = relation.id not in read and not _is_shared(relation)
@@ -381,12 +381,15 @@ class Ticker:
         reader.retry_at_s = runtime.clock.monotonic_s() + delay_ms / 1000
         self._failing(poll, poll.error)
 
-    def _not_looked_at(self, relations: Sequence[LiveRelation]) -> None:
-        """Nobody knows by now how much of a source, the first of these, and of its tables is there and not bound."""
+    def _not_looked_at(self, relations: Sequence[LiveRelation], *, held: bool) -> None:
+        """Nobody knows by now how much of a source, the first of these, and of its tables is there and not bound.
+
+        Nor, while it is held, whether it could be read.
+        """
         with self._live.lock:
             relations[0].slot = None
             for each in relations:
-                each.left = None
+                each.left, each.error = None, None if held else each.error
 
     def _failing(self, poll: _Poll, error: HeadraceError) -> None:
         """Say that a source, and the tables that are read through it, cannot be asked since it was tried first."""
@@ -398,7 +401,7 @@ class Ticker:
                 if each.error is None:
                     each.error_since_ms = since_ms
                 each.error = error
-            self._not_looked_at(poll.relations)
+            self._not_looked_at(poll.relations, held=False)
             live.changed.notify_all()
         if news:
             self._event("source_failed", relation, f'source "{relation.name}" failed: {error.message}')
