@@ -15,6 +15,7 @@ from headrace.config import Settings
 from headrace.errors import HeadraceError
 from headrace.session.database import Database, connect
 from headrace.session.defined import as_created
+from headrace.session.execution import refreshing
 from kafka import Kafka
 from lakes import DeltaLake
 from postgres import Postgres
@@ -284,5 +285,36 @@ def test_a_table_of_postgres_that_got_columns(logical: Postgres, database: Datab
     bank.sql("ALTER TABLE nums# SET on_error = 'null'")
     eventually(lambda: bank.rows("SELECT id, more FROM nums#") == [(1, None), (2, 5)])
     eventually(lambda: bank.rows("SELECT n, m FROM n#") == [(2, 1)])
+    bank.sql("DROP TABLE nums# CASCADE")
+    bank.drop()
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_while_a_table_gets_columns(
+    logical: Postgres, database: Database, monkeypatch: pytest.MonkeyPatch, shared: bool
+) -> None:
+    """What is filled beside it has the policy of then, and while it is filled there is no other one."""
+    bank = Bank(logical, database)
+    bank.there.execute("CREATE TABLE nums (id int PRIMARY KEY, n numeric)", "INSERT INTO nums VALUES (1, 1.5)")
+    columns = "id int PRIMARY KEY, n numeric(38, 10)"
+    bank.sql(f"CREATE TABLE nums# ({columns}) FROM pg# TABLE 'nums'" if shared else own(bank, "nums", columns))
+    bank.there.execute("ALTER TABLE nums ADD more int")
+    checked, filled, refused = refreshing._check_there, refreshing.new_table, list[str]()
+
+    def alter() -> None:
+        other = database.session()
+        try:
+            list(other.execute(f"ALTER TABLE nums{bank.number} SET on_error = 'null'"))
+        except HeadraceError as error:
+            refused.append(error.message)
+        finally:
+            other.close()
+
+    monkeypatch.setattr(refreshing, "_check_there", lambda *given: (checked(*given), alter()))
+    monkeypatch.setattr(refreshing, "new_table", lambda *given: (alter(), filled(*given))[1])
+    bank.sql("ALTER TABLE nums# ADD COLUMN more int")
+    assert refused == [f'columns are being added to "nums{bank.number}" by another statement']
+    bank.there.execute("INSERT INTO nums VALUES (2, 'NaN', 5)")
+    eventually(lambda: bank.rows("SELECT id, more FROM nums#") == [(1, None), (2, 5)])
     bank.sql("DROP TABLE nums# CASCADE")
     bank.drop()
