@@ -8,9 +8,11 @@ them, to a topic, to another PostgreSQL, to files, and to Iceberg and Delta tabl
 (at random, and at its named fault points), its Java, its Python workers, the broker and both PostgreSQL servers, and
 stops the target for a while.
 
-Meanwhile somebody outside reads the target: of a key no older value follows a newer one, and amounts add up to nothing
-in every snapshot. After each round everything is started, writers pause, and what the targets hold must be what the
-sources hold: nothing lost, nothing doubled, nothing out of order within a key.
+Meanwhile somebody outside reads the target, and somebody else the server's own views, over all of its lives: of a key
+no older value follows a newer one, and amounts add up to nothing in every snapshot. After each round everything is
+started, writers pause, and what the targets and the views hold must be what the sources hold: nothing lost, nothing
+doubled, nothing out of order within a key. Of the lake's tables all snapshots since the last round are looked at, and
+those that put files together have changed no row. Nothing may have failed by an error of the program itself.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -55,6 +57,9 @@ POINTS = (
     "commit.acked", "commit.after", "catalog.commit.before", "catalog.commit.after",
     "lake.compact.before", "lake.compact.written", "lake.compact.after",
 )  # fmt: skip
+
+OWN_ERRORS = ("AssertionError", "AttributeError", "KeyError", "TypeError", "UnboundLocalError")
+"""What only a mistake of the program raises."""
 
 
 class Wrong(AssertionError):
@@ -140,26 +145,40 @@ class Writers:
 
 
 class Watcher:
-    """Reads the target all the time; keeps the first thing that must not be."""
+    """Reads `moves` and `newest` somewhere all the time; keeps the first thing that must not be."""
 
-    def __init__(self, target: Postgres) -> None:
-        self.target, self.wrong, self.looks = target, "", 0
+    def __init__(self, where: str, connect: Callable[[], psycopg.Connection[Any]], amounts: Sequence[str]) -> None:
+        """`amounts` are queries that find nothing, or 0, whenever they are asked."""
+        self.where, self.wrong, self.looks = where, "", 0
+        self._connect, self._amounts = connect, amounts
         self._newest = Counter[int]()
+        self._until_now = 0
         threading.Thread(target=self._loop, daemon=True).start()
+
+    def check(self) -> None:
+        """Raise `Wrong` for what has been seen, or if nothing has been since the last call."""
+        if self.wrong:
+            raise Wrong(self.wrong)
+        if self.looks == self._until_now:
+            raise Wrong(f"nobody could read {self.where}")
+        self._until_now = self.looks
 
     def _loop(self) -> None:
         while not self.wrong:
-            with suppress(psycopg.Error), self.target.connect(connect_timeout=10) as connection:
-                self._look(connection)
+            try:
+                with suppress(psycopg.Error), self._connect() as connection:
+                    self._look(connection)
+            except Exception as error:
+                self.wrong = f"reading {self.where}: {error!r}"
             time.sleep(0.2)
 
     def _look(self, connection: psycopg.Connection[Any]) -> None:
-        (amount,) = connection.execute("SELECT coalesce(sum(v), 0) FROM moves").fetchone()  # type: ignore[misc]
-        if amount:
-            self.wrong = f"half of a transaction in the target: the amounts add up to {amount}"
+        for query in self._amounts:
+            if any(amount for (amount,) in connection.execute(query).fetchall()):
+                self.wrong = f"half of a transaction in {self.where}: {query} finds something"
         for key, number in connection.execute("SELECT k, n FROM newest").fetchall():
             if number < self._newest[key]:
-                self.wrong = f"key {key} went back from {self._newest[key]} to {number} in the target"
+                self.wrong = f"key {key} went back from {self._newest[key]} to {number} in {self.where}"
             self._newest[key] = number
         self.looks += 1
 
@@ -174,6 +193,14 @@ class Scene:
         self.server = Server(folder)
         self.writers = Writers(kafka, self.source, seed)
         self.kills = Counter[str]()
+        self.compacted = Counter[str]()
+        """How often small files were put together, by connector."""
+        self._armed = ""
+        """The point at which the server is to end."""
+        self._untried: list[str] = []
+        """The points that come before any of them does again."""
+        self._looked_at = Counter[str]()
+        """How many snapshots of a table have been looked at."""
 
     def create(self) -> None:
         self.lake.mkdir()
@@ -193,8 +220,8 @@ class Scene:
         into = (f"connector = 'postgres', host = '{HOST}', port = {self.target.port}, user = 'root', "
                 f"database = '{self.target.dbname}'")  # fmt: skip
         iceberg = (f"connector = 'iceberg', catalog.type = 'sql', catalog.uri = 'sqlite:///{self.lake}/catalog.db', "
-                   f"warehouse.path = 'file://{self.lake}', database.name = 'n', table.name = 'moves', "
-                   "create_table_if_not_exists = true, primary_key = 'id'")  # fmt: skip
+                   f"warehouse.path = 'file://{self.lake}', database.name = 'n', "
+                   "create_table_if_not_exists = true, commit_checkpoint_interval = 2, compact_files = 4")  # fmt: skip
         delta = f"connector = 'deltalake', location = '{self.lake}/delta', create_table_if_not_exists = true"
         self.server.start()
         self.server.execute(
@@ -208,7 +235,8 @@ class Scene:
             f"CREATE SINK to_log FROM events WITH ({into}, table = 'log', type = 'append-only')",
             f"CREATE SINK to_moves FROM moves WITH ({into}, table = 'moves', primary_key = 'id')",
             f"CREATE SINK to_files FROM events WITH (connector = 'files', path = '{self.files}', type = 'append-only')",
-            f"CREATE SINK to_iceberg FROM moves WITH ({iceberg}, compact_files = 4, commit_checkpoint_interval = 2)",
+            f"CREATE SINK to_iceberg FROM moves WITH ({iceberg}, table.name = 'moves', primary_key = 'id')",
+            f"CREATE SINK to_iceberg_log FROM events WITH ({iceberg}, table.name = 'log', type = 'append-only')",
             f"CREATE SINK to_delta FROM events WITH ({delta}, type = 'append-only', compact_files = 8)",
         )
 
@@ -230,17 +258,23 @@ class Scene:
     def revive(self) -> None:
         """Start the server if it has ended."""
         if self.server.exit_code() is not None:
+            self.kills[f"ended at {self._armed}"] += 1
+            self._armed = "no point"
             self.server.start()
 
     def _kill_server(self) -> None:
         self.server.kill()
+        self._armed = "no point"
         self.server.start()
 
     def _kill_at(self, chance: random.Random) -> None:
         """It ends at a point some time after its start, maybe before it is ready, and is started again then."""
         self.server.kill()
-        faults = f"{chance.choice(POINTS)}=kill@{chance.randrange(2, 6)}"
-        self.server.start(faults, wait=False)
+        if not self._untried:
+            self._untried = chance.sample(POINTS, len(POINTS))
+        self._armed = self._untried.pop()
+        say(f"at {self._armed}")
+        self.server.start(f"{self._armed}=kill@{chance.randrange(2, 6)}", wait=False)
         eventually(lambda: self.server.ready() or self.server.exit_code() is not None, "the server", SETTLE_S)
 
     def _kill_java(self) -> None:
@@ -296,7 +330,10 @@ class Scene:
         self._settles("the files", written, self._in_files)
         self._settles("the Delta table", written, self._in_delta)
         self._settles("the Iceberg table", moves, self._in_iceberg)
+        self._settles("the Iceberg log", written, self._in_iceberg_log)
         self._settles("the topic", {k: (n, counts[k]) for k, n in newest.items()}, self._in_topic)
+        self._settles("the views", ({k: (n, counts[k]) for k, n in newest.items()}, moves, 0), self._in_views)
+        self._settles("the events", None, self._look_for_errors)
         return {"records": sum(written.values()), "keys": len(newest)}
 
     def _settles(self, what: str, wanted: object, look: Callable[[], object]) -> None:
@@ -328,19 +365,52 @@ class Scene:
         return Counter(pair for t in found for pair in zip(t.column("k").to_pylist(), t.column("n").to_pylist()))
 
     def _in_delta(self) -> object:
-        found = DeltaTable(self.lake / "delta").to_pyarrow_table()
+        table = DeltaTable(self.lake / "delta")
+        commits = sorted(table.history(), key=lambda commit: commit["version"])
+        for commit in commits[self._looked_at["deltalake"] :]:
+            if commit["operation"] == "OPTIMIZE":
+                before, after = (self._delta_at(commit["version"] - back) for back in (1, 0))
+                self._put_together("deltalake", before, after)
+        self._looked_at["deltalake"] = len(commits)
+        return self._delta_at(table.version())
+
+    def _delta_at(self, version: int) -> Counter[tuple[int, int]]:
+        found = DeltaTable(self.lake / "delta", version).to_pyarrow_table()
         return Counter(zip(found.column("k").to_pylist(), found.column("n").to_pylist()))
 
+    def _put_together(self, connector: str, before: Counter[Any], after: Counter[Any]) -> None:
+        if before != after:
+            raise Wrong(f"files of {connector} were put together wrongly: {difference(before, after)}")
+        self.compacted[connector] += 1
+
+    def _iceberg(self, name: str) -> Any:
+        return load_catalog("default", type="sql", uri=f"sqlite:///{self.lake}/catalog.db").load_table(f"n.{name}")
+
     def _in_iceberg(self) -> object:
-        table = load_catalog("default", type="sql", uri=f"sqlite:///{self.lake}/catalog.db").load_table("n.moves")
-        rows = table.scan().to_arrow().to_pylist()
-        for snapshot in table.snapshots()[-20:]:
-            amount = sum(table.scan(snapshot_id=snapshot.snapshot_id).to_arrow().column("v").to_pylist())
-            if amount:
+        table = self._iceberg("moves")
+        snapshots = table.snapshots()
+        for snapshot in snapshots[self._looked_at["moves"] :]:
+            rows = _pairs(table, "id", "v", snapshot.snapshot_id)
+            if amount := sum(v for _, v in rows.elements()):
                 raise Wrong(f"half of a transaction in snapshot {snapshot.snapshot_id} of Iceberg: {amount}")
-        if len({row["id"] for row in rows}) < len(rows):
-            raise Wrong(f"a key is there twice in Iceberg: {rows}")
-        return {row["id"]: row["v"] for row in rows}
+            if len({key for key, _ in rows}) < rows.total():
+                raise Wrong(f"a key is there twice in snapshot {snapshot.snapshot_id} of Iceberg: {rows}")
+        self._check_replaced(table, "id", "v", snapshots[self._looked_at["moves"] :])
+        self._looked_at["moves"] = len(snapshots)
+        return dict(_pairs(table, "id", "v", table.current_snapshot().snapshot_id).elements())
+
+    def _in_iceberg_log(self) -> object:
+        table = self._iceberg("log")
+        snapshots = table.snapshots()
+        self._check_replaced(table, "k", "n", snapshots[self._looked_at["log"] :])
+        self._looked_at["log"] = len(snapshots)
+        return _pairs(table, "k", "n", table.current_snapshot().snapshot_id)
+
+    def _check_replaced(self, table: Any, key: str, value: str, snapshots: Sequence[Any]) -> None:
+        for snapshot in snapshots:
+            if snapshot.summary.operation.value == "replace":
+                ids = snapshot.parent_snapshot_id, snapshot.snapshot_id
+                self._put_together("iceberg", *(_pairs(table, key, value, i) for i in ids))
 
     def _in_topic(self) -> object:
         """The newest of each key; of a key no value may follow a newer one, nor the same one twice."""
@@ -352,6 +422,28 @@ class Scene:
                 raise Wrong(f"key {value['k']} in the topic: {pair} after {found[value['k']]}")
             found[value["k"]] = pair
         return found
+
+    def _in_views(self) -> object:
+        """`newest`, `moves` and `balance`, in one snapshot of the server."""
+        with self.server.connect(autocommit=False) as connection:
+            newest = {k: (n, c) for k, n, c in connection.execute("SELECT k, n, c FROM newest").fetchall()}
+            moves = dict(connection.execute("SELECT id, v FROM moves").fetchall())
+            (balance,) = connection.execute("SELECT v FROM balance").fetchone()  # type: ignore[misc]
+        return newest, moves, balance
+
+    def _look_for_errors(self) -> None:
+        """What the server's events tell; what is killed may fail, but not by an error of the program."""
+        told = self.server.rows("SELECT kind, message, detail FROM headrace_catalog.events")
+        for kind, message, detail in told:
+            if any(name in f"{message} {detail}" for name in OWN_ERRORS):
+                raise Wrong(f"event {kind}: {message} {detail}")
+        say(f"events: {dict(Counter(kind for kind, _, _ in told))}")
+
+
+def _pairs(table: Any, key: str, value: str, snapshot: int) -> Counter[tuple[int, int]]:
+    """The rows of an Iceberg table."""
+    found = table.scan(snapshot_id=snapshot).to_arrow()
+    return Counter(zip(found.column(key).to_pylist(), found.column(value).to_pylist()))
 
 
 def difference(wanted: Any, found: Any) -> str:
@@ -383,23 +475,30 @@ def run(folder: Path, minutes: float, seed: int) -> Counter[str]:
     """Rounds of kills until the time is over; the kills by kind. Raises `Wrong`."""
     chance, until = random.Random(seed), time.monotonic() + minutes * 60
     with scene(folder, seed) as found:
-        watcher = Watcher(found.target)
+        amounts = "SELECT coalesce(sum(v), 0) FROM moves"
+        watchers = [
+            Watcher("the target", lambda: found.target.connect(connect_timeout=10), [amounts]),
+            Watcher("the server", found.server.connect, [amounts, "SELECT v FROM balance"]),
+        ]
         found.writers.start()
         number = 0
         while time.monotonic() < until:
             number += 1
             ends = min(time.monotonic() + ROUND_S, until)
-            while time.monotonic() < ends and not watcher.wrong:
+            while time.monotonic() < ends and not any(w.wrong for w in watchers):
                 time.sleep(chance.uniform(*PAUSES_S))
                 found.revive()
                 found.disturb(chance)
             found.writers.pause()
             seen = found.check()
-            if watcher.wrong:
-                raise Wrong(watcher.wrong)
-            say(f"round {number}: {seen}, {found.writers.transactions} transactions, {watcher.looks} looks, "
+            for watcher in watchers:
+                watcher.check()
+            say(f"round {number}: {seen}, {found.writers.transactions} transactions, "
+                f"{[w.looks for w in watchers]} looks, put together {dict(found.compacted)}, "
                 f"{sum(found.kills.values())} kills {dict(found.kills)}")  # fmt: skip
             found.writers.resume()
+        if len(found.compacted) < 2:
+            raise Wrong(f"small files were put together by {[*found.compacted]} only")
         return found.kills
 
 
