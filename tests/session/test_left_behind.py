@@ -14,6 +14,7 @@ from headrace.config import Settings
 from headrace.errors import HeadraceError
 from headrace.session.database import Database, connect
 from postgres import HOST, Postgres
+from support import eventually
 
 
 @pytest.fixture
@@ -107,6 +108,33 @@ def test_a_table_that_was_dropped_lets_go_at_the_next_start(
         assert slots(logical) == (0, 0) and not database.catalog.state.leaving
         events = "SELECT count(*) FROM headrace_catalog.events WHERE kind = 'source_left'"
         assert database.sql(events).rows() == [(0,)]
+
+
+def test_a_slot_that_was_made_again_meanwhile_stays(logical: Postgres, spark: SparkSession, tmp_path: Path) -> None:
+    """By its name: somebody has dropped it there by hand, and another table has it."""
+    settings = Settings(data_dir=tmp_path, run_fsync=False, catalog_commit_sync=False, barrier_interval_ms=100)
+    logical.execute("DROP TABLE IF EXISTS again", "CREATE TABLE again (id int PRIMARY KEY, v text)")
+    made = (
+        f"CREATE TABLE t (id int PRIMARY KEY, v text) WITH (connector = 'postgres-cdc', hostname = '{HOST}', "
+        f"port = {logical.port}, username = 'root', database.name = '{logical.dbname}', table.name = 'again', "
+        "slot.name = 'headrace_again')"
+    )
+    with connect(tmp_path, spark=spark, settings=settings) as database:
+        database.sql(made)
+        arm("source.dropped.after", "fail")
+        try:
+            with pytest.raises(HeadraceError, match=r"source\.dropped\.after"):
+                database.sql("DROP TABLE t")
+        finally:
+            disarm_all()
+        logical.execute("SELECT pg_drop_replication_slot('headrace_again')")
+        database.sql(made)
+    with connect(tmp_path, spark=spark, settings=settings) as database:
+        assert not database.catalog.state.leaving and slots(logical) == (1, 1)
+        logical.execute("INSERT INTO again VALUES (1, 'x')")
+        eventually(lambda: database.sql("SELECT v FROM t").rows() == [("x",)])
+        database.sql("DROP TABLE t")
+    assert slots(logical) == (0, 0)
 
 
 @pytest.mark.parametrize("dropped", ["DROP TABLE one", "DROP SOURCE pg CASCADE"])

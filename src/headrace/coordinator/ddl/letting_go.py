@@ -27,13 +27,15 @@ def leaving(state: CatalogState, ids: Sequence[int]) -> list[LeavingRecord]:
 
 
 def is_held(state: CatalogState, record: ObjectRecord, gone: Sequence[ObjectRecord] = ()) -> bool:
-    """Whether a table of a shared source holds nothing there by itself.
+    """Whether a source holds nothing there by itself.
 
-    Another one follows the same table there, or the source is among those that go, with all that it holds.
+    Of a table of a shared source another one follows the same table there, or the source is among those that go, with
+    all that it holds. Any other may have been made again with its slot, before somebody came to let go of that.
     """
     origin, ids = _origin(record), {record.id, *(o.id for o in gone)}
     if origin is None:
-        return False
+        others = (o for o in state.objects_of(SourceContent) if o.id not in ids and holds(o.options))
+        return "slot.name" in record.options and any(_origin(o) is None and _slot(o) == _slot(record) for o in others)
     alike = (o for o in state.objects_of(SourceContent) if _origin(o) == origin and o.id not in ids)
     names = ("schema.name", "table.name")
     return origin in ids or any(all(o.options.get(n) == record.options.get(n) for n in names) for o in alike)
@@ -41,6 +43,11 @@ def is_held(state: CatalogState, record: ObjectRecord, gone: Sequence[ObjectReco
 
 def _origin(record: ObjectRecord) -> int | None:
     return record.content.origin if isinstance(record.content, SourceContent) else None
+
+
+def _slot(record: ObjectRecord) -> tuple[str | None, ...]:
+    options = record.options
+    return options.get("hostname", "localhost"), options.get("port", "5432"), options.get("slot.name")
 
 
 def let_go(
