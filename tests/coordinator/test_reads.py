@@ -13,9 +13,10 @@ import pytest
 from fake_database import Database
 
 from headrace.catalog.contents import SourceContent
+from headrace.catalog.records import ObjectRecord
 from headrace.common.clock import ManualClock
 from headrace.common.faults import disarm_all
-from headrace.connectors.base import Binding
+from headrace.connectors.base import Binding, Source
 from headrace.connectors.datagen import DatagenSource
 from headrace.coordinator.decide.machine import align_for_reads
 from headrace.coordinator.decide.query_epochs import Candidate, Floors
@@ -507,6 +508,26 @@ def test_a_source_that_failed_and_was_paused_shows_what_it_had(db: Database, mon
     db.c.alter_objects([s], lambda record: replace(record, content=held[1]), "resumed")
     with pytest.raises(SourceError, match="no answer"):
         seen(db, s)
+
+
+def test_a_source_that_is_altered_while_it_is_opened(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is opened again, by what it is then."""
+    monkeypatch.setattr(ticker, "POLL_WAIT_S", 0.001)
+    s = db.source("s", **MADE)
+    asks = db.c._parts.ticker
+    opened, may_open = asks._vault.open, threading.Event()
+
+    def late(record: ObjectRecord) -> Source:
+        assert may_open.wait(WAIT_S)
+        return opened(record)
+
+    monkeypatch.setattr(asks._vault, "open", late)
+    asks.tick(also=[s])
+    db.c.alter_objects([s], lambda r: replace(r, options={**r.options, "rows_per_second": "20"}), "altered")
+    asks.tick(also=[s])
+    seen(db, s, check=may_open.set)
+    source = asks._readers[s].source
+    assert isinstance(source, DatagenSource) and source.rate == 20
 
 
 def test_a_source_that_is_dropped_while_it_is_asked(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -254,7 +254,7 @@ class Ticker:
     def _lets_in(self, relation: LiveRelation, reader: _Reader, now_s: float) -> bool:
         """Whether a source is to be asked now, as it is stored now: it may have been altered."""
         record = self._storage.catalog.state.objects.get(relation.id, relation.record)
-        if reader.record != record:
+        if reader.poll is None and reader.record != record:  # else it is being opened by what it was
             reader.record, reader.source = record, None
         rate = RATE.read(OptionReader(record.options))
         burst_s = max(1.0, self._runtime.settings.barrier_interval_ms / 1000)
