@@ -168,6 +168,25 @@ def test_a_key_stands_for_the_column_that_it_differs_from_in_capitals_alone(
     assert (batch.column(0).to_pylist(), batch.column(1).null_count, faults) == ([0, 1, 2, None], 4, [])
 
 
+def test_a_long_text_of_letters_that_are_written_as_numbers_is_looked_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(json_in, "rows_one_by_one", lambda *_: pytest.fail("this record is plain"))
+    text = "\u4e2d\u6587" * 500_000  # looked at from each letter to the end it would take an hour
+    record = json.dumps({"text": text, "a": None}).encode()
+    assert len(record) > 6_000_000
+    batch, faults = json_rows([record], [Column(name, "string") for name in ("text", "a", "b", "c")])
+    assert faults == [] and batch.to_pylist() == [{"text": text, "a": None, "b": None, "c": None}]
+
+
+@pytest.mark.parametrize("key", [rb"\u0041b", rb"a\u0042", rb"\u0041\u0062", rb"A\u0062"])
+@pytest.mark.parametrize("blank", [b"", b" ", b" \t"])
+def test_a_key_may_have_letters_that_are_written_as_numbers(key: bytes, blank: bytes) -> None:
+    record = b'{"x":"\\u4e2d\\u6587","%b"%b:1,"y":"\\u0041b"}' % (key, blank)
+    batch, faults = json_rows([record] * 3, [Column("ab", "bigint"), Column("y", "string")])
+    assert (batch.to_pylist(), faults) == ([{"ab": 1, "y": "Ab"}] * 3, [])
+
+
 def test_its_own_spelling_comes_first_and_of_several_others_none_is_taken() -> None:
     columns = [Column("id", "bigint"), Column("r", "struct<a:int>")]
     batch, faults = json_rows([b'{"ID":1,"id":2}', b'{"ID":1,"Id":2}', b'{"Id":3,"R":{"A":4}}'], columns)

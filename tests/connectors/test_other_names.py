@@ -92,6 +92,8 @@ def test_sources_that_are_not_understood(options: dict[str, str], message: str) 
     ({"jdbc.url": "jdbc:mysql://h/d"}, "jdbc:mysql://h/d"), ({}, "jdbc.url"),
     ({"jdbc.url": "postgresql://h/d"}, "jdbc.url"),
     ({"jdbc.url": f"{URL}?user=a&password=b"}, "has password"), ({"jdbc.url": f"{URL}?ssl=true"}, "has ssl"),
+    ({"jdbc.url": "jdbc:postgresql://[h/d"}, "option jdbc.url: "),
+    ({"jdbc.url": "jdbc:postgresql://u:password=b@h/d"}, "a user before its host"),
     ({"jdbc.url": f"{URL}?user=a", "user": "b"}, "given twice"), ({"jdbc.url": "jdbc:postgresql://h:x/d"}, "jdbc.url"),
     ({"jdbc.url": URL, "table.name": "t", "table": "u"}, "are the same"),
 ])  # fmt: skip

@@ -23,7 +23,7 @@ import pyarrow.json as pajson
 from headrace.common.columns import Column, arrow_schema
 from headrace.common.lazy_dataclass import dataclass
 from headrace.connectors.parsed_values import objects_to_array
-from headrace.connectors.spelling import SeveralSpellings, spelled, spelling_of
+from headrace.connectors.spelling import SeveralSpellings, SpelledKeys, spelled
 
 Fault = tuple[int, str | None, str, str]
 """(row, column, value, message)"""
@@ -157,7 +157,8 @@ def rows_at_once(records: JsonRecords, schema: pa.Schema) -> pa.RecordBatch | No
     data = records.text()
     if None in kinds or not _are_plain(records, data, pa.float64() in kinds):
         return None
-    names = [name if f'"{name}"'.encode() in data else spelling_of(data, name) for name in schema.names]
+    keys = SpelledKeys(data)
+    names = [name if f'"{name}"'.encode() in data else keys.of(name) for name in schema.names]
     if None in names:
         return None
     read = pajson.ReadOptions(use_threads=False, block_size=len(data) + 1)
@@ -166,7 +167,7 @@ def rows_at_once(records: JsonRecords, schema: pa.Schema) -> pa.RecordBatch | No
     try:
         table = pajson.read_json(pa.BufferReader(data), read, parse).combine_chunks()
         table.validate(full=True)
-        if table.num_rows != len(records) or table.schema.names != names or _has_others(data, table, schema.names):
+        if table.num_rows != len(records) or table.schema.names != names or _has_others(keys, table, schema.names):
             return None
         arrays = [_converted(one_array(column), kind) for column, kind in zip(table.columns, schema.types)]
     except (pa.ArrowInvalid, UnicodeDecodeError):
@@ -174,10 +175,10 @@ def rows_at_once(records: JsonRecords, schema: pa.Schema) -> pa.RecordBatch | No
     return None if any(array is None for array in arrays) else pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _has_others(data: bytes, table: pa.Table, names: Sequence[str]) -> bool:
+def _has_others(keys: SpelledKeys, table: pa.Table, names: Sequence[str]) -> bool:
     """Whether what is NULL, read by its own name, may be there by another, of other capitals."""
     missing = [name for i, name in enumerate(names) if table.schema.names[i] == name and table.column(i).null_count]
-    return any(spelling_of(data, name) != name for name in missing)
+    return any(keys.of(name) != name for name in missing)
 
 
 def _are_plain(records: JsonRecords, data: bytes, fractions: bool) -> bool:

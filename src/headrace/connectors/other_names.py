@@ -137,15 +137,19 @@ def _jdbc(given: GivenOptions) -> GivenOptions:
     url = options.pop("jdbc.url", "")
     if "jdbc.url" in given.secrets:
         raise InvalidParameter("option jdbc.url cannot be a secret", hint="password = SECRET s, and no password there")
-    parts = urlsplit(url.removeprefix("jdbc:"))
-    if not url.startswith("jdbc:") or parts.scheme != "postgresql" or not parts.hostname:
-        raise NotSupported(
-            f"a sink with jdbc.url = '{url.partition('?')[0]}'", hint="jdbc:postgresql://host:port/database?user=name"
-        )
     try:
+        parts = urlsplit(url.removeprefix("jdbc:"))
+        if not url.startswith("jdbc:") or parts.scheme != "postgresql" or not parts.hostname:
+            raise NotSupported(
+                f"a sink with jdbc.url = '{url.partition('?')[0]}'",
+                hint="jdbc:postgresql://host:port/database?user=name",
+            )
         port = parts.port
     except ValueError as error:
         raise InvalidParameter(f"option jdbc.url: {error}") from error
+    if "@" in parts.netloc:
+        hint = "the options user = '...' and password = SECRET s"
+        raise InvalidParameter("option jdbc.url has a user before its host, which cannot be there", hint=hint)
     said = {"host": parts.hostname, "database": parts.path.strip("/"), **({"port": str(port)} if port else {})}
     for name, value in parse_qsl(parts.query):
         if name != "user":

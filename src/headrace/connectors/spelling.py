@@ -9,13 +9,16 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Final, TypeVar
 
 V = TypeVar("V")
 
-_ESCAPED_KEY: Final = re.compile(rb'\\u[0-9a-fA-F]{4}[^"]*"\s*:')
-"""A key of JSON with a letter that is written as a number, if it has no quotes in it."""
+_ESCAPED: Final = re.compile(rb'\\u[0-9a-fA-F]{4}[^"]*(?:"\s*(:)?)?')
+"""A letter that is written as a number, with all up to the next quote: what has a colon there may be a key of JSON.
+
+It matches whatever stands there, so that each letter is looked at once: a long text may have nothing else.
+"""
 _KELVIN: Final = "\N{KELVIN SIGN}".encode()
 """The only letter outside of ASCII that has a small one within."""
 
@@ -65,17 +68,31 @@ def _by_low(names: tuple[str, ...]) -> Mapping[str, str]:
     return {name.lower(): name for name in names}
 
 
-def spelling_of(data: bytes, name: str) -> str | None:
-    """How all keys in a text of JSON are spelled that stand for a column; None where that is not plain to see."""
-    if json.dumps(name, ensure_ascii=False)[1:-1] != name or "/" in name:
-        return None
-    if _KELVIN in data or _ESCAPED_KEY.search(data):
-        return None
-    same, low = f'"{name}"'.encode(), f'"{name.lower()}"'.encode()
-    lowered = data.lower() if name.isascii() else data.decode().lower().encode()
-    if lowered.count(low) == data.count(same):
-        return name
-    if not name.isascii():
-        return None
-    found = set(re.findall(b'"(' + re.escape(name.encode()) + b')"', data, re.IGNORECASE))
-    return found.pop().decode() if len(found) == 1 else None
+class SpelledKeys:
+    """How the keys in a text of JSON are spelled that stand for columns, of which there may be many."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def of(self, name: str) -> str | None:
+        """How all keys are spelled that stand for a column; None where that is not plain to see."""
+        if json.dumps(name, ensure_ascii=False)[1:-1] != name or "/" in name or not self._plain:
+            return None
+        same, low = f'"{name}"'.encode(), f'"{name.lower()}"'.encode()
+        lowered = self._lowered if name.isascii() else self._data.decode().lower().encode()
+        if lowered.count(low) == self._data.count(same):
+            return name
+        if not name.isascii():
+            return None
+        found = set(re.findall(b'"(' + re.escape(name.encode()) + b')"', self._data, re.IGNORECASE))
+        return found.pop().decode() if len(found) == 1 else None
+
+    @cached_property
+    def _plain(self) -> bool:
+        """Whether the letters of keys are those that stand there."""
+        escaped = any(found[1] for found in _ESCAPED.finditer(self._data))
+        return not escaped and _KELVIN not in self._data
+
+    @cached_property
+    def _lowered(self) -> bytes:
+        return self._data.lower()
