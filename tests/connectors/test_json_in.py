@@ -194,3 +194,10 @@ def test_its_own_spelling_comes_first_and_of_several_others_none_is_taken() -> N
     assert [(row, name, message) for row, name, _, message in faults] == [
         (1, None, "ID and Id differ from id in capitals alone")
     ]
+
+
+@pytest.mark.parametrize("kind", ["struct<a:int,A:int>", "struct<A:int,a:int>"])
+def test_a_field_that_is_there_stands_for_no_other(kind: str) -> None:
+    batch, faults = json_rows([b'{"r":{"a":1}}', b'{"r":{"A":2}}'], [Column("r", kind)])
+    assert [row["r"] for row in batch.to_pylist()] == [{"a": 1, "A": None}, {"a": None, "A": 2}]
+    assert faults == []

@@ -1,7 +1,8 @@
 """Which of the names that are there a column stands for: its own, or the only one that differs in capitals alone.
 
 Names without quotes have small letters in SQL, whatever they have where the rows come from. No table has two columns
-that differ in capitals alone, so a name that is there stands for one column at most.
+that differ in capitals alone, so a name that is there stands for one column at most. Fields of a struct may: of these a
+name that is there stands for its own.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def spelled(found: Mapping[str, V], names: tuple[str, ...]) -> Mapping[str, V]:
     more: dict[str, list[str]] = {}
     for key in found:
         name = by_low.get(key.lower())
-        if name is not None and name not in found:
+        if name is not None and name not in found and key not in names:
             more.setdefault(name, []).append(key)
     for name, keys in more.items():
         if len(keys) > 1:
