@@ -148,8 +148,10 @@ def _jdbc(given: GivenOptions) -> GivenOptions:
     except ValueError as error:
         raise InvalidParameter(f"option jdbc.url: {error}") from error
     if "@" in parts.netloc:
-        hint = "the options user = '...' and password = SECRET s"
-        raise InvalidParameter("option jdbc.url has a user before its host, which cannot be there", hint=hint)
+        raise InvalidParameter(
+            "option jdbc.url has a user before its host, which cannot be there",
+            hint="the options user = '...' and password = SECRET s",
+        )
     said = {"host": parts.hostname, "database": parts.path.strip("/"), **({"port": str(port)} if port else {})}
     for name, value in parse_qsl(parts.query):
         if name != "user":
