@@ -21,6 +21,7 @@ from headrace.common.clock import ManualClock
 from headrace.common.faults import arm, disarm_all
 from headrace.connectors.base import Binding
 from headrace.connectors.datagen import DatagenSource
+from headrace.coordinator.observe import status
 from headrace.coordinator.observe.watchdog import Watchdog
 from headrace.coordinator.run import guard, ticker
 from headrace.coordinator.run.committer import Committer
@@ -357,6 +358,23 @@ def test_a_silent_source_is_waited_for_once(tmp_path: Path, monkeypatch: pytest.
         db.close()
 
 
+def _told_while_it_recovers(db: Database, view: int, source: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tick, which takes the error away, comes between finding it and telling it."""
+    found, relation = status.unread_sources, db.core.live.graph.relations[source]
+    error = relation.error
+
+    def recovered(graph: Any) -> Any:
+        unread = found(graph)
+        relation.error = None
+        return unread
+
+    with monkeypatch.context() as patched:
+        patched.setattr(status, "unread_sources", recovered)
+        told = {job.id: job.error for job in db.c.jobs()}
+    assert "the broker is gone" in str(told[view])
+    relation.error = error
+
+
 def test_the_jobs_that_are_built_on_a_source_that_cannot_be_read_say_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -390,6 +408,7 @@ def test_the_jobs_that_are_built_on_a_source_that_cannot_be_read_say_so(
             assert (job.status, job.failures, job.error_since_ms) == ("running", 0, since_ms)
             assert job.lag_ms >= 5_000_000
         assert jobs[x].error is None and jobs[x].lag_ms < 5_000_000
+        _told_while_it_recovers(db, v, away, monkeypatch)
         gone.clear()
         clock.advance_ms(db.settings.group_retry_max_ms)
         db.c.flush(WAIT_S)

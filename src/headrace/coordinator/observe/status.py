@@ -32,6 +32,14 @@ class RelationName(NamedTuple):
     name: str
 
 
+class UnreadSource(NamedTuple):
+    """A source that cannot be read, as it was at one look: a tick changes that at any moment."""
+
+    source: LiveRelation
+    error: HeadraceError
+    since_ms: int
+
+
 @dataclass(frozen=True)
 class JobStatus:
     """The status of a job, as SHOW JOBS and `headrace_catalog.jobs` show it."""
@@ -175,14 +183,14 @@ class Status:
             unread = unread_sources(live.graph)
             return [self._job(job, unread.get(id)) for id, job in sorted(live.graph.jobs.items())]
 
-    def _job(self, job: Job, unread: LiveRelation | None) -> JobStatus:
+    def _job(self, job: Job, unread: UnreadSource | None) -> JobStatus:
         live, runtime = self._live, self._runtime
         m, reading = job.metrics, job.catching_up.reading
         frontier, attempt = live.graph.job_frontier(job), self._progress.of(job.activity.attempt)
         now_s = runtime.clock.monotonic_s()
         retry_s = max(0.0, job.trouble.retry_at_s - now_s) if job.failures else 0.0
         now_ms = runtime.clock.now_ms()
-        unread_ms = 0 if unread is None else now_ms - unread.error_since_ms
+        unread_ms = 0 if unread is None else now_ms - unread.since_ms
         told = None if job.error is not None else unread
         held = next((j for j in live.graph.lane_of(job) if j.error is not None and j is not job), None)
         return JobStatus(
@@ -199,8 +207,8 @@ class Status:
             epochs=m.epochs,
             last_epoch_ms=m.last_epoch_ms,
             error=job.error if told is None else _of_source(told),
-            error_since_ms=told.error_since_ms if told is not None else job.trouble.since_ms if job.error else 0,
-            unread=None if told is None else RelationName(told.id, told.name),
+            error_since_ms=told.since_ms if told is not None else job.trouble.since_ms if job.error else 0,
+            unread=None if told is None else RelationName(told.source.id, told.source.name),
             row_errors=m.row_errors,
             late_rows=m.late_rows,
             progress=job.catching_up.text
@@ -310,32 +318,31 @@ class Status:
         )
 
 
-def unread_sources(graph: Graph[LiveRelation, Job]) -> dict[int, LiveRelation]:
+def unread_sources(graph: Graph[LiveRelation, Job]) -> dict[int, UnreadSource]:
     """The jobs that are built on a source which cannot be read, each with the one of which that is so for longest."""
-    failing = [r for r in graph.relations.values() if r.error is not None]
+    known = ((r, r.error) for r in graph.relations.values())
+    failing = [UnreadSource(r, error, r.error_since_ms) for r, error in known if error is not None]
     if not failing:
         return {}
     readers: dict[int, list[int]] = {}
     for job in graph.jobs.values():
         for i in job.upstreams:
             readers.setdefault(i, []).append(job.id)
-    found: dict[int, LiveRelation] = {}
-    for source in sorted(failing, key=lambda r: (r.error_since_ms, r.id)):
-        todo = [source.id]
+    found: dict[int, UnreadSource] = {}
+    for unread in sorted(failing, key=lambda u: (u.since_ms, u.source.id)):
+        todo = [unread.source.id]
         while todo:
             news = [i for i in readers.get(todo.pop(), ()) if i not in found]
-            found |= dict.fromkeys(news, source)
+            found |= dict.fromkeys(news, unread)
             todo += news
     return found
 
 
-def _of_source(relation: LiveRelation) -> HeadraceError:
+def _of_source(unread: UnreadSource) -> HeadraceError:
     """Why a source cannot be read, for those that read it."""
-    error = relation.error
-    assert error is not None
-    return SourceError(
-        f"{relation.record.in_words}: {error.message}", detail=error.detail, hint=error.hint, sqlstate=error.sqlstate
-    )
+    error = unread.error
+    message = f"{unread.source.record.in_words}: {error.message}"
+    return SourceError(message, detail=error.detail, hint=error.hint, sqlstate=error.sqlstate)
 
 
 def _lag_ms(now_ms: int, frontier_epoch: int) -> int:
