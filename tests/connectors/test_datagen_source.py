@@ -74,6 +74,8 @@ def test_unlimited():
     assert (a.rows, a.finished, a.behind) == (50, False, True)
     b = src.latest_offsets(a.offsets, Admission(50), 0)
     assert (b.rows, b.finished, b.behind) == (20, True, False)
+    endless = source(rows_per_second="unlimited").latest_offsets({}, Admission(50), 0)
+    assert (endless.rows, endless.finished, endless.behind) == (50, False, False)
 
 
 def values(type_, count=200, /, **properties):

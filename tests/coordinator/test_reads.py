@@ -488,6 +488,26 @@ def test_all_there_is_of_a_source_is_asked_for_until_nobody_waits(
         seen(db, s, check=more)
 
 
+def test_all_there_is_of_a_source_that_says_only_that_there_is_more(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As those of files and lakes do: how many rows are left they do not know."""
+
+    def latest(source: DatagenSource, after: Any, *given: Any) -> Binding:
+        before = int(after.get("0", 0))
+        reached = min(10, before + 3)
+        return Binding({"0": reached}, reached - before, False, behind=True)
+
+    monkeypatch.setattr(DatagenSource, "latest_offsets", latest)
+    assert seen(db, db.source("s", **MADE)) == 10
+
+
+def test_of_rows_without_end_a_query_takes_what_one_epoch_takes(db: Database) -> None:
+    most = db.settings.max_rows_per_epoch
+    s = db.source("s", connector="datagen", rows_per_second="unlimited")
+    assert (seen(db, s), seen(db, s)) == (most, 2 * most)
+
+
 def test_a_source_that_is_slowed_down_is_asked_once(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise a query would take as long as all of its rows are let in."""
     store = Store(monkeypatch, 1_000_000, at_once=1)

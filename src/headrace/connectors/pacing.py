@@ -86,10 +86,13 @@ def admit(
 def admit_rate(
     rows_per_second: float | None, start_ms: int | None, position: int, end: int | None, limit: int | None, now_ms: int
 ) -> tuple[int, int, bool]:
-    """The same for a steady rate; without one all rows are due, and without end and limit none is admitted."""
+    """The same for a steady rate; without one all rows are due, and without end and limit none is admitted.
+
+    Of rows without end that are all due no limit holds any back: there is no moment at which all are taken in.
+    """
     if rows_per_second is not None:
         return admit(RateSchedule(rows_per_second), start_ms, position, end, limit, now_ms)
     bounds = [*([] if end is None else [end]), *([] if limit is None else [position + limit])]
     reachable = min(bounds, default=position)
     start = now_ms if start_ms is None else start_ms
-    return start, max(position, reachable), end is None or reachable < end
+    return start, max(position, reachable), end is not None and reachable < end

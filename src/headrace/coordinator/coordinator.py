@@ -615,11 +615,13 @@ class Coordinator:
         before = {r.id: catalog.state.newest_remap(r.id) for r in asked}
         ticker.tick(also=before)
         for relation in asked:
-            if relation.error is not None and (not relation.bound or ticker.owes(relation, since_s)):
-                raise relation.error
+            error = relation.error  # another tick may take it away at any moment
+            if error is not None and (not relation.bound or ticker.owes(relation, since_s)):
+                raise error
         owing = [r for r in asked if not r.bound or ticker.owes(r, since_s)]
         state = catalog.state
-        more = [r for r in asked if any((r.left or {}).values()) and state.newest_remap(r.id) != before[r.id]]
+        left = (r for r in asked if r.behind or any((r.left or {}).values()))
+        more = [r for r in left if state.newest_remap(r.id) != before[r.id]]
         return owing, [r for r in more if r not in owing and not ticker.slowed(r.id)]
 
     def _unread(self, relation_ids: Sequence[int], *, ever: bool) -> list[LiveRelation]:

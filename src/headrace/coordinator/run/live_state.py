@@ -66,6 +66,8 @@ class LiveRelation(RelationState):
     looked at: it is paused, or cannot be read."""
     left: Mapping[str, int] | None = None
     """How many rows of a source's splits are there and not bound yet, as of the last look; None as above."""
+    behind: bool = False
+    """There were more rows of a source than its last answer took in; it may know that without their number."""
     added: tuple[str, ...] = ()
     """Columns that have come where a source reads, and that it does not have, as of the last look."""
     newest_us: int | None = None

@@ -369,7 +369,7 @@ class Ticker:
             for each in poll.relations:
                 each.error, each.told_s = None, poll.since_s
             for each, binding in poll.bindings:
-                each.left, each.added = binding.left, binding.added
+                each.left, each.added, each.behind = binding.left, binding.added, binding.behind
             for each in poll.tables:
                 each.added = poll.added.get(each.id, ())
             return
