@@ -471,6 +471,28 @@ def test_an_answer_to_an_older_question_is_not_what_there_is_by_now(
     assert seen(db, s, check=store.may_answer.set) == 6
 
 
+@pytest.mark.parametrize("bound", [False, True])
+def test_an_error_of_an_older_question_is_not_what_a_source_says_by_now(
+    db: Database, monkeypatch: pytest.MonkeyPatch, bound: bool
+) -> None:
+    """Nobody has asked it since, and now it takes its time."""
+    store = Store(monkeypatch, 5)
+    s = db.source("s", **MADE)
+    assert not bound or seen(db, s) == 5
+    store.error = "no answer"
+    with pytest.raises(SourceError, match="no answer"):
+        seen(db, s)
+    monkeypatch.setattr(ticker, "POLL_WAIT_S", 0.001)
+    store.error, store.rows, before = "", 6, store.asked
+    store.may_answer.clear()
+
+    def waiting() -> None:
+        if store.asked > before:
+            store.may_answer.set()
+
+    assert seen(db, s, check=waiting) == 6
+
+
 def test_all_there_is_of_a_source_is_asked_for_until_nobody_waits(
     db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -500,6 +522,28 @@ def test_all_there_is_of_a_source_that_says_only_that_there_is_more(
 
     monkeypatch.setattr(DatagenSource, "latest_offsets", latest)
     assert seen(db, db.source("s", **MADE)) == 10
+
+
+def test_all_there_is_of_a_source_that_answers_late(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also by an answer that is not the first: what it has said of the rows before is not what there is."""
+    monkeypatch.setattr(ticker, "POLL_WAIT_S", 0.001)
+    asked, may_answer = threading.Event(), threading.Event()
+
+    def latest(source: DatagenSource, after: Any, *given: Any) -> Binding:
+        asked.set()
+        assert may_answer.wait(WAIT_S)
+        may_answer.clear()
+        before = int(after.get("0", 0))
+        reached = min(10, before + 3)
+        return Binding({"0": reached}, reached - before, False, behind=reached < 10)
+
+    def waiting() -> None:
+        if asked.is_set():
+            asked.clear()
+            may_answer.set()
+
+    monkeypatch.setattr(DatagenSource, "latest_offsets", latest)
+    assert seen(db, db.source("s", **MADE), check=waiting) == 10
 
 
 def test_of_rows_without_end_a_query_takes_what_one_epoch_takes(db: Database) -> None:

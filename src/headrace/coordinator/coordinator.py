@@ -12,11 +12,11 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from headrace.catalog.catalog import Catalog
 from headrace.catalog.following import Refreshed
-from headrace.catalog.records import ObjectRecord
+from headrace.catalog.records import ObjectRecord, RemapRecord
 from headrace.common.clock import Clock, SystemClock
 from headrace.common.columns import Column
 from headrace.config import Settings
@@ -68,6 +68,15 @@ T = TypeVar("T")
 
 _PACES = ("barrier_interval_ms", "checkpoint_interval_ms")
 """Settings that say when a job may run next."""
+
+
+class _Question(NamedTuple):
+    """What a query wants to know of a source: whether there is more than is bound."""
+
+    since_s: float
+    """When it came up, by the monotonic clock."""
+    binding: RemapRecord | None
+    """The newest one then."""
 
 
 class Coordinator:
@@ -580,49 +589,53 @@ class Coordinator:
         Raises the error of one that cannot be read, and `SnapshotUnavailable` for one that does not answer in time.
         """
         core, check = self._core, options.check or (lambda: None)
-        since_s = core.runtime.clock.monotonic_s()
         limit_s = DEFAULT_WAIT_S if options.timeout_s is None else options.timeout_s
         settled = options.at is not None or options.exactly is not None
-        asked = self._unread(relation_ids, ever=settled)
+        asked = self._questions([r.id for r in self._unread(relation_ids, ever=settled)])
         while asked:
             check()
             self.wait_ready(check)
-            owing, asked = self._ask_unread(asked, since_s)
+            owing, more = self._ask_unread(asked)
             ids = [r.id for r in owing]
             if owing and self._parts.ticker.answered(ids, 0.0):  # it was asked before, or is not asked at present
                 with core.live.changed:
                     core.live.changed.doze(CHECK_S)
             while owing:
                 check()
-                if core.runtime.clock.monotonic_s() >= since_s + limit_s:
+                if core.runtime.clock.monotonic_s() >= min(asked[i].since_s for i in ids) + limit_s:
                     raise SnapshotUnavailable(
                         f'source "{owing[0].name}" has not said within {limit_s:g} s what it holds',
                         hint="read it again once it answers, or with a longer statement_timeout",
                     )
                 if self._parts.ticker.answered(ids, CHECK_S):
                     break
-            with core.live.lock:  # one that was dropped meanwhile will never answer
-                asked = [core.live.graph.relation(r.id) for r in (*owing, *asked)]
+            asked = {i: asked[i] for i in ids} | self._questions(more)
 
-    def _ask_unread(
-        self, asked: Sequence[LiveRelation], since_s: float
-    ) -> tuple[list[LiveRelation], list[LiveRelation]]:
+    def _questions(self, source_ids: Sequence[int]) -> dict[int, _Question]:
+        if not source_ids:  # as for nearly all queries: the catalog is not asked for nothing
+            return {}
+        state, now_s = self._core.storage.catalog.state, self._core.runtime.clock.monotonic_s()
+        return {i: _Question(now_s, state.newest_remap(i)) for i in source_ids}
+
+    def _ask_unread(self, asked: Mapping[int, _Question]) -> tuple[list[LiveRelation], list[int]]:
         """Ask sources for what there is; those that owe an answer still, and others that have more than they said.
 
-        An answer counts if it was asked for after `since_s`. Raises the error of one that cannot be read.
+        An answer, be it an error, counts if it was asked for after the question has come up. Raises the error of a
+        source that cannot be read, and `UndefinedTable` for one that was dropped meanwhile: it will never answer.
         """
-        catalog, ticker = self._core.storage.catalog, self._parts.ticker
-        before = {r.id: catalog.state.newest_remap(r.id) for r in asked}
-        ticker.tick(also=before)
-        for relation in asked:
-            error = relation.error  # another tick may take it away at any moment
-            if error is not None and (not relation.bound or ticker.owes(relation, since_s)):
+        core, ticker = self._core, self._parts.ticker
+        with core.live.lock:
+            relations = [core.live.graph.relation(i) for i in asked]
+        ticker.tick(also=asked.keys())
+        owing = [r for r in relations if not r.bound or ticker.owes(r, asked[r.id].since_s)]
+        for relation in relations:
+            error = relation.error  # behind `owing`: it is there before the source counts as having answered
+            if error is not None and relation.told_s >= asked[relation.id].since_s:
                 raise error
-        owing = [r for r in asked if not r.bound or ticker.owes(r, since_s)]
-        state = catalog.state
-        left = (r for r in asked if r.behind or any((r.left or {}).values()))
-        more = [r for r in left if state.newest_remap(r.id) != before[r.id]]
-        return owing, [r for r in more if r not in owing and not ticker.slowed(r.id)]
+        state, owe = core.storage.catalog.state, {r.id for r in owing}
+        left = (r.id for r in relations if r.behind or any((r.left or {}).values()))
+        more = [i for i in left if state.newest_remap(i) != asked[i].binding]
+        return owing, [i for i in more if i not in owe and not ticker.slowed(i)]
 
     def _unread(self, relation_ids: Sequence[int], *, ever: bool) -> list[LiveRelation]:
         """The sources among relations that no job reads; or that have never been bound, which only those are."""

@@ -60,7 +60,7 @@ class LiveRelation(RelationState):
     """Why the source cannot be bound at present."""
     error_since_ms: int = 0
     told_s: float = -math.inf
-    """When the question was asked that its source has answered last, by the monotonic clock."""
+    """When the question was asked that its source has answered last, be it by an error, by the monotonic clock."""
     slot: SlotStanding | None = None
     """Of a shared source: how far behind lies what it holds where it reads, as of the last look; None while it is not
     looked at: it is paused, or cannot be read."""

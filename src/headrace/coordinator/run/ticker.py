@@ -163,6 +163,9 @@ class Ticker:
             polls = self._poll(also)
             with self._live.epochs.epoch() as epoch:
                 self._bind(epoch, polls)
+            for poll in polls:  # whoever sees that finds what is bound by it, or the error
+                for each in poll.relations:
+                    each.told_s = poll.since_s
             return epoch
 
     def answered(self, source_ids: Sequence[int], wait_s: float) -> bool:
@@ -172,7 +175,7 @@ class Ticker:
         return all(p.done.wait(max(0.0, until_s - time.monotonic())) for p in polls)
 
     def owes(self, relation: LiveRelation, since_s: float) -> bool:
-        """Whether a source has not said yet what there is, on a question that was asked after this time.
+        """Whether a source has not answered yet a question what there is that was asked after this time.
 
         After a tick that was to ask it: one that was not asked, for it is held or slowed down, owes nothing.
         """
@@ -367,7 +370,7 @@ class Ticker:
             if reader.allowance is not None:
                 reader.allowance = reader.allowance.spent(sum(binding.rows or 0 for _, binding in poll.bindings))
             for each in poll.relations:
-                each.error, each.told_s = None, poll.since_s
+                each.error = None
             for each, binding in poll.bindings:
                 each.left, each.added, each.behind = binding.left, binding.added, binding.behind
             for each in poll.tables:
