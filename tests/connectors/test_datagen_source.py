@@ -74,7 +74,7 @@ def test_unlimited():
     assert (a.rows, a.finished, a.behind) == (50, False, True)
     b = src.latest_offsets(a.offsets, Admission(50), 0)
     assert (b.rows, b.finished, b.behind) == (20, True, False)
-    endless = source(rows_per_second="unlimited").latest_offsets({}, Admission(50), 0)
+    endless = source(rows_per_second="unlimited", max_rows_per_epoch="50").latest_offsets({}, Admission(), 0)
     assert (endless.rows, endless.finished, endless.behind) == (50, False, False)
 
 
