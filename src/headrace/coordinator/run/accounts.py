@@ -48,7 +48,7 @@ class Accounts:
                 edits.append(
                     AddEvent("row_errors", ran.job.id, text, repr([asdict(e) for e in ran.result.row_errors[:5]]))
                 )
-            if ran.result.remark and not ran.job.remark:
+            if ran.result.remark and not ran.job.metrics.remark:
                 text = f'sink "{ran.job.name}" has delivered an epoch, but {ran.result.remark}'
                 edits.append(AddEvent("sink_remark", ran.job.id, text))
         told = (self._sparing.thinned(edit) for edit in edits)
@@ -64,9 +64,6 @@ class Accounts:
             self.totals.epochs += 1
             job.metrics.last_epoch_ms = round((runtime.clock.monotonic_s() - now.since_s) * 1000)
             job.limit(more_rows(job.portion.most_rows, configured_rows(runtime.settings, job)))
-        for ran in now.results:
-            if ran.result.rows_out:
-                ran.job.remark = ran.result.remark
         self.count(now)
         self._record(now)
 

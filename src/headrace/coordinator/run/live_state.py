@@ -87,6 +87,8 @@ class Metrics:
     spilled_bytes: int = 0
     io: Counter[str] = field(default_factory=Counter)
     """What its tasks have read and written, by the names of the fields of `IoMetrics`."""
+    remark: str = ""
+    """What a sink left undone besides, the last time that it delivered something."""
 
     def add(self, result: EpochResult) -> None:
         """Count a step that has been committed."""
@@ -96,6 +98,8 @@ class Metrics:
         self.late_rows += result.late_rows
         self.spilled_bytes += result.spilled_bytes
         self.io.update(result.io)
+        if result.rows_out:
+            self.remark = result.remark
 
 
 ShownStatus = Literal["quarantined", "failing", "paused", "starting", "creating", "running"]
@@ -113,8 +117,6 @@ class Job(JobState):
     runner: Runner | None = None
     sources: dict[int, Source] = field(default_factory=dict)
     metrics: Metrics = field(default_factory=Metrics)
-    remark: str = ""
-    """What a sink left undone besides, the last time that it delivered something."""
     growing: Mapping[int, int] = field(default_factory=dict)
     """Input -> bytes of its log that this job has not taken in, where that is more than its limit."""
 
