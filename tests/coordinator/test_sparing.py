@@ -16,6 +16,7 @@ from headrace.common.faults import disarm_all
 from headrace.connectors.base import RowError
 from headrace.coordinator.observe import sparing
 from headrace.coordinator.observe.sparing import BURST, PAUSE_S, Sparing
+from headrace.coordinator.run import ticker
 from headrace.errors import DivisionByZero, SourceError
 from support import WAIT_S
 
@@ -110,7 +111,7 @@ def test_a_view_and_a_source_that_fail_differently_each_time_are_no_flood(db: Da
     v = db.view("v", t)
     driver = db.core.live.graph.relations[s]
     for n in range(BURST + 10):
-        db.c._parts.ticker._failing((driver,), SourceError(f"no answer, {n}"))
+        db.c._parts.ticker._failing(ticker._Poll(driver, (), None, {}, 0.0), SourceError(f"no answer, {n}"))
     driver.error = None
     assert len(db.events("source_failed")) == BURST
     runner = db.runner_of(v)

@@ -17,6 +17,7 @@ from headrace.connectors.confidential import hiding
 from headrace.connectors.files.folders import Folder, WrittenFile
 from headrace.connectors.files.out import ending, file_writer
 from headrace.connectors.leaving import columns_outside, outside
+from headrace.dataflow.operators.task import leaving_a_task
 
 OUTCOME: Final = pa.schema([pa.field("written", pa.string())])
 """What a task returns: a JSON text for each file."""
@@ -42,7 +43,7 @@ class WriteFile:
 
         context = TaskContext.get()
         assert context is not None
-        with hiding(self.hidden):
+        with leaving_a_task(), hiding(self.hidden):
             found = self.run(int(context.partitionId()), str(context.taskAttemptId()), batches)
         if found is not None:
             yield pa.RecordBatch.from_pydict({"written": [json.dumps(asdict(found))]}, schema=OUTCOME)

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from headrace.common.lazy_dataclass import dataclass
 from headrace.common.texts import text_of
 from headrace.dataflow.operators.inputs import SnapshotScan
+from headrace.dataflow.operators.task import leaving_a_task
 from headrace.errors import NotNullViolation
 from headrace.state.arrangement import Arrangement
 from headrace.state.kernels import concat, conform, consolidate, int64_values
@@ -82,9 +83,8 @@ class ToChanges:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The function that `mapInArrow` calls."""
-        for batch in batches:
-            if batch.num_rows:
-                yield self.converted(batch)
+        with leaving_a_task():
+            yield from (self.converted(batch) for batch in batches if batch.num_rows)
 
     def converted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """One batch of rows as rows with weights. Raises `NotNullViolation`."""
@@ -136,7 +136,8 @@ class WriteChanges:
         context = TaskContext.get()
         assert context is not None
         # The task attempt's id is unique in the application; its number begins again when a stage is run again.
-        yield from self.run(f"{self.prefix}-{context.partitionId()}.{context.taskAttemptId()}", batches)
+        with leaving_a_task():
+            yield from self.run(f"{self.prefix}-{context.partitionId()}.{context.taskAttemptId()}", batches)
 
     def run(self, prefix: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Write the rows of one task; the objects' names begin with `prefix`."""

@@ -7,7 +7,7 @@ they are used.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from headrace.catalog.contents import ConnectionContent
@@ -68,14 +68,13 @@ NOTHING: Final = Resolved({}, {}, ())
 
 
 def resolved(
-    context: Context, statement: st.CreateSource | st.CreateSink | st.CreateTable, options: Mapping[str, str]
-) -> Resolved:
-    """Those of a statement, whose own are `options`.
+    context: Context, statement: st.CreateSource | st.CreateSink | st.CreateTable, options: Mapping[str, str],
+    named: Callable[[GivenOptions], GivenOptions] = other_names.of_source,
+) -> Resolved:  # fmt: skip
+    """Those of a statement, whose own are `options`; `named` gives them headrace's names.
 
     Raises `UndefinedObject`, `WrongObjectType`, `InsufficientPrivilege`, and `InvalidParameter` where they contradict.
-    They come by headrace's names of them, whoever's the statement uses.
     """
-    named = other_names.of_sink if isinstance(statement, st.CreateSink) else other_names.of_source
     given = named(GivenOptions(dict(options), secrets.named(context, statement)))
     if statement.connection is None:
         return Resolved(given.options, given.secrets, secrets.dependencies(given.secrets))

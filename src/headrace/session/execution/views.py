@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from headrace.catalog.contents import MaterializedViewContent, SinkContent, ViewContent
+from headrace.connectors import other_names
 from headrace.connectors.sinks import delivers, spelled
 from headrace.coordinator.decide.view_options import on_error
 from headrace.errors import NotSupported
@@ -83,7 +84,7 @@ def create_sink(context: Context, statement: st.CreateSink) -> Result:
     bound = sink_query(context, statement)
     if statement.into is not None:
         return _create_sink_into(context, statement, bound)
-    text, given = planned_text(bound, None), connections.resolved(context, statement, spelled(statement.options))
+    text, given = planned_text(bound, None), _resolved(context, statement)
     check_reach(context, given.options, "pg_write_server_files", "create a sink that writes outside of the database")
     letters = dead_letters.table_of(context, given.options)
     content = SinkContent(
@@ -136,6 +137,10 @@ def incremental_plan(
     return [*plan.explain(), *arrangement_choice.explained(context, plan, given), *joins]
 
 
+def _resolved(context: Context, statement: st.CreateSink) -> connections.Resolved:
+    return connections.resolved(context, statement, spelled(statement.options), other_names.of_sink)
+
+
 def sink_plan(context: Context, statement: st.CreateSink) -> list[str]:
     """The operators that would feed a sink."""
     bound = sink_query(context, statement)
@@ -144,7 +149,7 @@ def sink_plan(context: Context, statement: st.CreateSink) -> list[str]:
     if wanted is not None:
         text = into.rows_text(context, statement, bound, wanted.target, text)
     else:
-        given = connections.resolved(context, statement, spelled(given)).options
+        given = _resolved(context, statement).options
     options = in_group(context, given, alone=wanted is not None or delivers(given))
     shared = arrangement_choice.usable(context, options)
     closing, tolerated = statement.emit_on_window_close, on_error(options)
