@@ -82,6 +82,8 @@ URL = "jdbc:postgresql://h/d"
     ({**BUCKET, "s3.region_name": "a", "s3.region": "b"}, "are the same"),
     ({"connector": "s3", "s3.bucket_name": "a*"}, "names one place"),
     ({**BUCKET, "encode.without_header": "perhaps"}, "without_header"),
+    ({**BUCKET, "encode.without_header": "true", "header": "true"}, "contradict"),
+    ({**BUCKET, "encode.delimiter": ";", "delimiter": ","}, "are the same"),
 ])  # fmt: skip
 def test_sources_that_are_not_understood(options: dict[str, str], message: str) -> None:
     with pytest.raises(HeadraceError, match=re.escape(message)):
@@ -92,6 +94,7 @@ def test_sources_that_are_not_understood(options: dict[str, str], message: str) 
     ({"jdbc.url": "jdbc:mysql://h/d"}, "jdbc:mysql://h/d"), ({}, "jdbc.url"),
     ({"jdbc.url": "postgresql://h/d"}, "jdbc.url"),
     ({"jdbc.url": f"{URL}?user=a&password=b"}, "has password"), ({"jdbc.url": f"{URL}?ssl=true"}, "has ssl"),
+    ({"jdbc.url": f"{URL}?user=a&ssl"}, "has ssl"),
     ({"jdbc.url": "jdbc:postgresql://[h/d"}, "option jdbc.url: "),
     ({"jdbc.url": "jdbc:postgresql://u:password=b@h/d"}, "a user before its host"),
     ({"jdbc.url": f"{URL}?user=a", "user": "b"}, "given twice"), ({"jdbc.url": "jdbc:postgresql://h:x/d"}, "jdbc.url"),

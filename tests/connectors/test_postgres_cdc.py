@@ -490,6 +490,21 @@ def test_a_row_that_moves_while_content_is_read_in_parts_is_not_lost(
     assert followed.rows() == followed.truth()
 
 
+def in_no_part(server: Postgres, monkeypatch: pytest.MonkeyPatch, on_error: str) -> Wide:
+    """A table with a row that no part of its content has, since it has moved or had an error, and that changed then."""
+    if on_error == "fail":
+        monkeypatch.setattr(content_parts, "LEAST_BYTES", 8192)
+    followed = Wide(server)
+    followed.source = followed.open(on_error=on_error)
+    followed.run("INSERT INTO # VALUES (5, 'v', 0, repeat('long', 9000))",
+                 "INSERT INTO # SELECT i, 'v', 0, 'n' FROM generate_series(100, 1000) AS g(i)",
+                 "DELETE FROM # WHERE id > 5")  # fmt: skip
+    followed.at = followed.bind().offsets
+    followed.source.acknowledge(followed.at)
+    followed.run("UPDATE # SET w = 1")
+    return followed
+
+
 @pytest.mark.parametrize(
     "later", ["UPDATE # SET n = 'later'", "DELETE FROM #", "UPDATE # SET id = 9, n = 'n'", "SELECT"]
 )
@@ -498,16 +513,7 @@ def test_nobody_sees_values_of_later_than_the_rest(
     server: Postgres, monkeypatch: pytest.MonkeyPatch, later: str, on_error: str
 ) -> None:
     """What is asked for in PostgreSQL is of the moment when it is asked: of no binding that was made before."""
-    if on_error == "fail":
-        monkeypatch.setattr(content_parts, "LEAST_BYTES", 8192)
-    followed = Wide(server)
-    followed.source = followed.open(on_error=on_error)
-    followed.run("INSERT INTO # VALUES (5, 'v', 0, repeat('long', 9000))",
-                 "INSERT INTO # SELECT i, 'v', 0, 'n' FROM generate_series(100, 1000) AS g(i)",
-                 "DELETE FROM # WHERE id > 5")  # fmt: skip
-    followed.at = followed.bind().offsets  # and no part has the row: it has moved between them, or had an error
-    followed.source.acknowledge(followed.at)
-    followed.run("UPDATE # SET w = 1")
+    followed = in_no_part(server, monkeypatch, on_error)
     followed.bind()
     bound = followed.bind().offsets
     followed.run(later)
@@ -572,16 +578,7 @@ def test_a_row_is_followed_while_it_is_asked_for(server: Postgres, monkeypatch: 
 def test_a_row_that_changes_whenever_it_is_asked_for_is_seen_as_it_was(
     server: Postgres, monkeypatch: pytest.MonkeyPatch, change: str, on_error: str
 ) -> None:
-    if on_error == "fail":
-        monkeypatch.setattr(content_parts, "LEAST_BYTES", 8192)
-    followed = Wide(server)
-    followed.source = followed.open(on_error=on_error)
-    followed.run("INSERT INTO # VALUES (5, 'v', 0, repeat('long', 9000))",
-                 "INSERT INTO # SELECT i, 'v', 0, 'n' FROM generate_series(100, 1000) AS g(i)",
-                 "DELETE FROM # WHERE id > 5")  # fmt: skip
-    followed.at = followed.bind().offsets  # and no part has the row
-    followed.source.acknowledge(followed.at)
-    followed.run("UPDATE # SET w = 1")
+    followed = in_no_part(server, monkeypatch, on_error)
     bound = followed.bind().offsets
     followed.run("UPDATE # SET id = 9")
     followed.kept = {row["id"]: row for row in followed.read(followed.at, bound)}

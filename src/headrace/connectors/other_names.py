@@ -25,6 +25,7 @@ _AZURE: Final = {
 _MODES: Final = {"disabled": "disable", "preferred": "prefer", "required": "require"}
 """Of `ssl.mode`: here they are called as libpq calls them."""
 _TABLE: Final = {"table.name": "table", "schema.name": "schema"}
+_CSV: Final = {"encode.delimiter": "delimiter"}
 _ANY_PATTERN: Final = "match_pattern"
 
 
@@ -123,12 +124,12 @@ def _lines_of_csv(given: GivenOptions) -> GivenOptions:
     options = dict(given.options)
     bare = options.pop("encode.without_header", None)
     if bare is not None:
+        if "header" in given:
+            raise InvalidParameter("options without_header and header contradict", hint="leave one of them out")
         if bare.lower() not in ("true", "false"):
             raise InvalidParameter(f"option without_header must be true or false, not {bare!r}")
         options["header"] = "false" if bare.lower() == "true" else "true"
-    if "encode.delimiter" in options:
-        options["delimiter"] = options.pop("encode.delimiter")
-    return GivenOptions(options, given.secrets)
+    return _named(GivenOptions(options, given.secrets), _CSV)
 
 
 def _jdbc(given: GivenOptions) -> GivenOptions:
@@ -153,7 +154,7 @@ def _jdbc(given: GivenOptions) -> GivenOptions:
             hint="the options user = '...' and password = SECRET s",
         )
     said = {"host": parts.hostname, "database": parts.path.strip("/"), **({"port": str(port)} if port else {})}
-    for name, value in parse_qsl(parts.query):
+    for name, value in parse_qsl(parts.query, keep_blank_values=True):
         if name != "user":
             hint = "CREATE SECRET s AS '...'; and then password = SECRET s" if name == "password" else None
             raise InvalidParameter(f"option jdbc.url has {name}, which cannot be there", hint=hint)
