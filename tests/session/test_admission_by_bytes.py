@@ -78,6 +78,17 @@ def test_a_backlog_of_wide_records_is_taken_in_by_small_epochs(
         assert max(rows_in(again, "n")) <= 2 * MB // WIDE, "what it has learnt is learnt again"
 
 
+def test_a_backlog_of_narrow_records_is_taken_in_at_once(database: Database, kafka: Kafka) -> None:
+    """Nothing is known of them before, and they are as many as no guess would let in."""
+    topic = kafka.topic("narrow", 2)
+    for partition in (0, 1):
+        kafka.send(topic, *(f'{{"a": {i}, "v": "x"}}' for i in range(20_000)), partition=partition)
+    database.sql(from_topic(kafka, topic))
+    database.sql("CREATE MATERIALIZED VIEW n AS SELECT count(*) AS n FROM narrow")
+    eventually(lambda: one(database, "SELECT n FROM n") == 40_000)
+    assert rows_in(database, "n") == [40_000]
+
+
 def test_the_limit_is_altered_while_it_is_read(database: Database, kafka: Kafka) -> None:
     topic = kafka.topic("narrowed")
     kafka.send(topic, *wide(0, 12))

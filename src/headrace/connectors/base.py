@@ -36,6 +36,8 @@ class Admission:
     """What is not to be taken in parts is taken in though it is more, by itself."""
     row_bytes: float = 0.0
     """What a row counts for, by what has been read of the source; 0 if there is nothing to go by."""
+    guessed: bool = False
+    """Nothing has been read: who can look at some rows at little cost binds by what they have, and says it."""
 
     def rows(self, own_limit: int | None = None) -> int | None:
         """The smaller of this limit and the source's own, None if there is neither."""
@@ -68,6 +70,8 @@ class Binding:
     """How many rows that are there come behind `offsets`, by split; None if that is not known."""
     added: tuple[str, ...] = ()
     """Columns that have come where it reads, and that it does not have."""
+    row_bytes: float | None = None
+    """About how many bytes a row of these has, where some have been looked at: see `Admission.guessed`."""
 
 
 @dataclass(frozen=True)

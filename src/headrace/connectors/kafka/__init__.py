@@ -14,6 +14,7 @@ Reading:
 
 source.py        the source: a partition is a split, an offset a position
 topics.py        which topic a name stands for: one that was made again is another
+looking.py       how wide records are before any has been read
 reading.py       reads ranges of offsets in Spark's workers, one consumer for each process
 bulk.py          a consumer that takes many records at once out of the client library
 packed.py        records of which values and offsets are known, side by side in one buffer

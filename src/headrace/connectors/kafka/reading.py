@@ -187,17 +187,22 @@ def _key(reading: TopicReading) -> tuple[int, str, bool, str]:
     return os.getpid(), reading.topic, reading.bare, repr(sorted(reading.config.items()))
 
 
-def _taken(reading: TopicReading) -> Consumer:
-    with _lock:
-        free = _free.get(_key(reading))
-        if free:
-            return free.pop()
-    config = {
+def consumer_config(reading: TopicReading) -> dict[str, Any]:
+    """Of a consumer that reads what it is assigned, and says where partitions end."""
+    return {
         "fetch.wait.max.ms": 50, **reading.config,
         "group.id": "headrace", "enable.auto.commit": False, "enable.auto.offset.store": False,
         "auto.offset.reset": "error", "isolation.level": "read_committed", "enable.partition.eof": True,
         "queued.max.messages.kbytes": 16_384, "fetch.queue.backoff.ms": 10,
     }  # fmt: skip
+
+
+def _taken(reading: TopicReading) -> Consumer:
+    with _lock:
+        free = _free.get(_key(reading))
+        if free:
+            return free.pop()
+    config = consumer_config(reading)
     return asked(reading.name, SourceError, lambda: _made(reading, config))
 
 

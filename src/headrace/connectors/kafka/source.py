@@ -28,6 +28,7 @@ from headrace.connectors.base import (
 )
 from headrace.connectors.declared import needed_module
 from headrace.connectors.kafka.avro import columns_of, row_of_change
+from headrace.connectors.kafka.looking import row_bytes
 from headrace.connectors.kafka.message_rows import RecordShape, included, size_of
 from headrace.connectors.kafka.options import (
     ANSWER_S,
@@ -152,10 +153,20 @@ class KafkaSource(Source):
         began = self._beginnings(after, partitions, earliest, latest)
         for p in partitions:
             self._check(p, began[p][1], earliest[p], latest[p])
-        room = _shared({p: latest[p] - began[p][1] for p in partitions}, limit.estimated_rows(self._max_rows))
+        there = {p: latest[p] - began[p][1] for p in partitions}
+
+        def shared(each: float) -> dict[int, int]:
+            return _shared(there, replace(limit, row_bytes=each).estimated_rows(self._max_rows))
+
+        room, each = shared(limit.row_bytes), None
+        if limit.guessed and room != there:
+            reading = TopicReading(self._topic, self._config, self._name, self._shape.bare)
+            each = row_bytes(reading, {p: at for p, (_, at) in began.items()}, there, shared)
+            room = room if each is None else shared(each)
         offsets: Offsets = {str(p): [began[p][0], began[p][1] + room[p]] for p in partitions}
-        left = {str(p): latest[p] - began[p][1] - room[p] for p in partitions}
-        return Binding({TOPIC: topic, **offsets}, sum(room.values()), False, None, any(left.values()), left)
+        left = {str(p): there[p] - room[p] for p in partitions}
+        binding = Binding({TOPIC: topic, **offsets}, sum(room.values()), False, None, any(left.values()), left)
+        return replace(binding, row_bytes=each)
 
     def acknowledge(self, offsets: Offsets) -> None:
         """Commit the offsets that all readers have taken in, for a group without members: nothing is read by them."""

@@ -326,7 +326,11 @@ class Ticker:
             return
         if holds(relation.record.options) and (taken := self._taken(relation.id)) is not None:
             source.acknowledge(taken)
-        poll.bindings = [(relation, source.latest_offsets(after, limit, self._runtime.clock.now_ms()))]
+        binding = source.latest_offsets(after, limit, self._runtime.clock.now_ms())
+        poll.bindings = [(relation, binding)]
+        if binding.row_bytes and binding.rows:
+            with self._live.lock:
+                relation.size = relation.size.seen(binding.rows, round(binding.rows * binding.row_bytes))
 
     def _limit(self, poll: _Poll, source: Source) -> Admission:
         """How much the next binding of a source may take in."""
@@ -341,7 +345,7 @@ class Ticker:
         rows = Admission(settings.max_rows_per_epoch).rows(None if poll.allowed is None else poll.allowed.rows)
         if poll.unread:
             return Admission(rows)
-        return Admission(rows, most_bytes, max(r.counted_bytes(most_bytes) for r in read))
+        return Admission(rows, most_bytes, max(r.counted_bytes(most_bytes) for r in read), not read[0].size.bytes)
 
     def _follower(self, relation: LiveRelation) -> FollowingTable:
         newest = self._storage.catalog.state.newest_remap(relation.id)
