@@ -55,7 +55,7 @@ from schema_registry import schema_registry
 
 WAIT_S = 600
 RATE = 1_000
-LATENCY_S = 20
+LATENCY_S = 60
 TICK_MS = 100
 TRANSACTION_ROWS = 100
 COLUMNS = (Column("id", "bigint"), Column("customer", "string"), Column("amount", "double"))
@@ -196,7 +196,7 @@ def latency(spark: SparkSession) -> list[list[str]]:
         until(lambda: len(taken) >= RATE * LATENCY_S)
         over.set()
         reader.join()
-    calm = np.array(taken[len(taken) // 4 :]) * 1e3
+    calm = np.array(taken[len(taken) // 2 :]) * 1e3  # Java has compiled what is used all the time by then
     p50, p99 = np.quantile(calm, [0.5, 0.99])
     return [["Kafka to Kafka at 1,000 rows/s, p50 and p99 in ms", f"{p50:,.0f}", f"{p99:,.0f}", ""]]
 
