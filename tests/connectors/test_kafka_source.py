@@ -239,6 +239,12 @@ def test_included_columns_and_bad_records(kafka: Kafka) -> None:
         read(plain, {}, bound.offsets)
     skipping = source(kafka, topic, on_error="skip")
     assert [r["a"] for r in read(skipping, {}, bound.offsets)] == [1]
+    whole = {"include.payload": "p", "include.header_text.h": "t"}
+    columns = [*type(plain).infer_columns(whole), *type(plain).added_columns(whole)]
+    assert columns == [Column("p", "string"), Column("t", "string")]
+    assert read(source(kafka, topic, columns, on_error="skip", **whole), {}, bound.offsets) == [
+        {"p": '{"a": 1, "b": "é", "more": [1]}', "t": "2"}, {"p": '{"a": "x"}', "t": None},
+    ]  # fmt: skip
     raw = source(kafka, topic, [Column("data", "binary")], encode="bytes")
     assert [r["data"] for r in read(raw, {}, bound.offsets)][1:3] == [b"no json", None]
 

@@ -167,10 +167,11 @@ def test_create_table_variants() -> None:
 def test_what_of_a_record_is_included() -> None:
     included = (
         "INCLUDE key AS k INCLUDE partition INCLUDE offset AS o INCLUDE timestamp AS at INCLUDE header "
-        "INCLUDE header 'H' AS h"
+        "INCLUDE header 'H' AS h INCLUDE header 'H' varchar AS t INCLUDE header 'B' bytea INCLUDE header 'T' text"
     )
     wanted = {"include.key": "k", "include.partition": "partition", "include.offset": "o", "include.timestamp": "at",
-              "include.header": "header", "include.header.H": "h"}  # fmt: skip
+              "include.header": "header", "include.header.H": "h", "include.header_text.H": "t",
+              "include.header.B": "header.B", "include.header_text.T": "header.T"}  # fmt: skip
     found = parse_one(f"CREATE SOURCE s (a int) {included}")
     assert isinstance(found, st.CreateSource) and found.options == wanted
     for body in ("(a int, PRIMARY KEY (k))", "(PRIMARY KEY (k))"):
@@ -179,7 +180,8 @@ def test_what_of_a_record_is_included() -> None:
     for text, message in (
         ("CREATE TABLE t (a int, PRIMARY KEY (kk)) INCLUDE key AS k", 'column "kk" named in key does not exist'),
         ("CREATE SOURCE s (a int) INCLUDE key AS k INCLUDE key AS kk", "INCLUDE key twice is not supported"),
-        ("CREATE SOURCE s (a int) INCLUDE header 'h' varchar AS h", "a type in INCLUDE header is not supported"),
+        ("CREATE SOURCE s (a int) INCLUDE header 'h' int AS h", "INCLUDE header of type integer is not supported"),
+        ("CREATE SOURCE s (a int) INCLUDE header 'h' bytea INCLUDE header 'h'", "INCLUDE header.h twice"),
         ("CREATE TABLE t (a int, *) FROM pg TABLE 't'", r"\* beside columns is not supported"),
     ):
         with pytest.raises(HeadraceError, match=message):

@@ -209,19 +209,19 @@ def _at_start(cursor: Cursor, message: str, state: str) -> StatementError:
 
 
 _AFTER_INCLUDED = ("AS", "INCLUDE", "WITH", "FORMAT")
+_HEADER_TYPES = {"binary": "header", "string": "header_text"}
 
 
 def _format(cursor: Cursor, found: dict[str, str], named: OptionReferences) -> None:
     """Read `INCLUDE ...`, `FORMAT x ENCODE y (...) KEY ENCODE z` into the options that the words stand for."""
     while cursor.match("INCLUDE"):
         part = cursor.word().lower()  # offset is no name
+        name = part
         if part == "header" and cursor.is_string():
-            part += f".{cursor.string()}"
-            if cursor.token is not None and not any(cursor.peek(word) for word in _AFTER_INCLUDED):
-                cursor.refuse("a type in INCLUDE header", "It is bytea: convert_from(column, 'UTF8') is its text.")
+            part, name = _one_header(cursor)
         if f"include.{part}" in found:
             cursor.refuse(f"INCLUDE {part} twice")
-        found[f"include.{part}"] = cursor.identifier() if cursor.match("AS") else part
+        found[f"include.{part}"] = cursor.identifier() if cursor.match("AS") else name
     if cursor.match("FORMAT"):
         found["format"] = cursor.word().lower()
         cursor.expect("ENCODE")
@@ -235,6 +235,17 @@ def _format(cursor: Cursor, found: dict[str, str], named: OptionReferences) -> N
         if cursor.match("KEY"):
             cursor.expect("ENCODE")
             found["key.encode"] = cursor.word().lower()
+
+
+def _one_header(cursor: Cursor) -> tuple[str, str]:
+    """Read `'name' [type]` behind INCLUDE header: what options call it, and what the column is without AS."""
+    name, kind = f"header.{cursor.string()}", "binary"
+    if cursor.token is not None and not any(cursor.peek(word) for word in _AFTER_INCLUDED):
+        tokens = cursor.until(*_AFTER_INCLUDED)
+        kind = spark_type(parse_type_tokens(cursor.sql, tokens, cursor.token))
+    if kind not in _HEADER_TYPES:
+        cursor.refuse(f"INCLUDE header of type {pg_type_text(kind)}", "It is bytea, or varchar; cast that in a view.")
+    return _HEADER_TYPES[kind] + name.removeprefix("header"), name
 
 
 def _on_conflict(cursor: Cursor) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from operator import methodcaller
 from typing import Final, Protocol, TypeAlias
@@ -26,8 +27,8 @@ from headrace.connectors.policy import ParsedRows, apply_policy, sample
 from headrace.connectors.spelling import spelled
 from headrace.errors import InvalidParameter, NotSupported
 
-_PREFIX, _HEADER = "include.", "include.header."
-OPERATION = "operation"
+_PREFIX, _HEADER, _HEADER_TEXT = "include.", "include.header.", "include.header_text."
+OPERATION, PAYLOAD = "operation", "payload"
 _VALUE = methodcaller("value")
 
 
@@ -50,6 +51,7 @@ _PARTS: dict[str, tuple[str, Callable[[Message], object]]] = {
     "header": ("array<struct<key:string,value:binary>>", lambda m: _headers(m)),
     "position": ("bigint", lambda m: m.offset()),
     OPERATION: ("string", lambda m: None),
+    PAYLOAD: ("string", lambda m: m.value()),
 }
 _READERS: Final[Mapping[str, Callable[[Mapping[str, str]], FramedReader]]] = {
     "avro": lambda options: AvroReader(Registry(options)),
@@ -66,6 +68,8 @@ def included(options: Mapping[str, str]) -> list[Part]:
     for option, name in options.items():
         if option.startswith(_HEADER):
             found.append((Column(name, "binary"), _header(option.removeprefix(_HEADER))))
+        elif option.startswith(_HEADER_TEXT):
+            found.append((Column(name, "string"), _header(option.removeprefix(_HEADER_TEXT))))
         elif option.startswith(_PREFIX):
             part = option.removeprefix(_PREFIX)
             if part not in _PARTS:
@@ -81,6 +85,28 @@ def _headers(message: Message) -> list[dict[str, str | bytes | None]]:
 def _header(key: str) -> Callable[[Message], bytes | None]:
     """The last header of a key, as Kafka itself understands several of one."""
     return lambda m: next((value for k, value in reversed(m.headers() or []) if k == key), None)
+
+
+def _header_texts(values: Sequence[object], column: str, faults: list[Fault]) -> list[object]:
+    """Values, of which those that are bytes become the texts that they are."""
+    return [_text(v, "utf-8", row, column, faults) if isinstance(v, bytes) else v for row, v in enumerate(values)]
+
+
+def _payloads(values: Sequence[bytes | None], column: str, faults: list[Fault]) -> list[str | None]:
+    """The texts of documents of JSON; of one that is none there is nothing, nor of a record without any."""
+    bad = {row for row, of_column, _, _ in faults if of_column is None}
+    return [
+        _text(value, json.detect_encoding(value), row, column, faults) if value and row not in bad else None
+        for row, value in enumerate(values)
+    ]
+
+
+def _text(value: bytes, encoding: str, row: int, column: str, faults: list[Fault]) -> str | None:
+    try:
+        return value.decode(encoding)
+    except UnicodeDecodeError:
+        faults.append((row, column, value.decode(errors="replace"), "not a text in UTF-8"))
+        return None
 
 
 def _offsets(messages: Sequence[Message]) -> npt.NDArray[np.int64]:
@@ -140,6 +166,8 @@ class RecordShape:
     parts: tuple[Part, ...]
     operation: str | None
     """The column that says what a record does to its key."""
+    payload: str | None = None
+    """The column that is the value itself, as text."""
     delimiter: str = ","
     """Of CSV."""
     framed: FramedReader | None = None
@@ -160,13 +188,20 @@ class RecordShape:
         delimiter = options.get(DELIMITER, ",").replace("\\t", "\t")
         if len(delimiter) != 1 or delimiter in '"\r\n' or not delimiter.isascii():
             raise InvalidParameter(f"option delimiter must be one character, not {delimiter!r}")
+        payload = options.get(_PREFIX + PAYLOAD)
+        if payload is not None and (encode != "json" or format == "debezium"):
+            raise NotSupported(
+                f"INCLUDE payload with FORMAT {format.upper()} ENCODE {encode.upper()}",
+                hint="it is the JSON that a record is, of FORMAT PLAIN or UPSERT with ENCODE JSON",
+            )
         framed = _READERS[encode](options) if encode in _READERS else None
-        return cls(topic, format, encode, tuple(columns), parts, options.get(_PREFIX + OPERATION), delimiter, framed)
+        operation = options.get(_PREFIX + OPERATION)
+        return cls(topic, format, encode, tuple(columns), parts, operation, payload, delimiter, framed)
 
     @property
     def bare(self) -> bool:
         """Whether values and offsets are all that it takes of records."""
-        return self.format == "plain" and all(column.name == self.operation for column, _ in self.parts)
+        return self.format == "plain" and all(c.name in (self.operation, self.payload) for c, _ in self.parts)
 
     def rows(self, messages: Sequence[Message], partition: int, on_error: str) -> ReadBatch:
         """The rows of records of one partition. Raises `SourceError` as `on_error` says."""
@@ -178,8 +213,12 @@ class RecordShape:
         for field in schema:
             if field.name == self.operation:
                 made[field.name] = pa.array(operations, field.type)
+            elif field.name == self.payload:
+                made[field.name] = pa.array(_payloads(_values(messages), field.name, faults), field.type)
             elif field.name in beside:
-                made[field.name] = pa.array([beside[field.name](m) for m in messages], field.type)
+                values = [beside[field.name](m) for m in messages]
+                texts = pa.types.is_string(field.type)
+                made[field.name] = pa.array(_header_texts(values, field.name, faults) if texts else values, field.type)
         positions = _offsets(messages)
         split = f"{self.topic}[{partition}]"
         errors = [

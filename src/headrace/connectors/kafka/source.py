@@ -74,8 +74,11 @@ class KafkaSource(Source):
                 hint = "declare the columns: CREATE SOURCE s (a int, ...)"
                 raise InvalidParameter(f"the schema registry has no subject {subject}", hint=hint) from error
             return columns_of(row_of_change(schema) if options.get("format") == "debezium" else schema)
+        if "include.payload" in options:
+            return []
         raise InvalidParameter(
-            "a kafka source of JSON or CSV needs its columns", hint="declare them: CREATE SOURCE s (a int, ...)"
+            "a kafka source of JSON or CSV needs its columns",
+            hint="declare them: CREATE SOURCE s (a int, ...), or take each record whole: INCLUDE payload",
         )
 
     @classmethod
