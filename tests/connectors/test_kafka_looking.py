@@ -11,6 +11,7 @@ import pytest
 from headrace.common.columns import Column
 from headrace.connectors.base import Admission, Binding, Source
 from headrace.connectors.kafka import looking
+from headrace.connectors.kafka.message_rows import Message
 from headrace.connectors.sources import open_source
 from kafka import Kafka
 
@@ -112,5 +113,21 @@ def test_records_that_do_not_come_soon_are_not_waited_for(kafka: Kafka, monkeypa
     topic = new_topic(kafka)
     fill(kafka, topic, [10] * 3000)
     monkeypatch.setattr(looking, "PATIENCE_S", -1.0)
-    bound = bind(source(kafka, topic))
+    asked = source(kafka, topic)
+    bound = bind(asked)
     assert (bound.rows, bound.row_bytes) == (64, None)
+    monkeypatch.undo()
+    assert bind(asked).row_bytes is None, "nor is it tried again at each tick"
+
+
+def test_of_wide_records_few_are_fetched(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic, sizes, size = new_topic(kafka), list[int](), looking._size
+
+    def counted(message: Message, bare: bool) -> int:
+        sizes.append(size(message, bare))
+        return sizes[-1]
+
+    kafka.send(topic, *records([300_000] * 80))
+    monkeypatch.setattr(looking, "_size", counted)
+    bound = bind(source(kafka, topic))
+    assert bound.rows == 3 and len(sizes) < 100, "of 80 in each place"

@@ -8,11 +8,12 @@ so that records that become wider further on are not bound by the width of the f
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 from headrace.connectors.declared import needed_module
+from headrace.connectors.kafka.message_rows import Message
 from headrace.connectors.kafka.options import asked
 from headrace.connectors.kafka.reading import GATHER_S, TopicReading, consumer_config
 from headrace.errors import SourceError
@@ -23,8 +24,23 @@ PARTITIONS: Final = 4
 """Partitions that are looked at, of those that have the most records."""
 RECORDS: Final = 100
 """Records of a place that say how wide they are there; more may come with them."""
+BYTES: Final = 1 << 20
+"""Of a partition's records in a place that say so, too, where there are fewer: wide ones are not all fetched."""
 PATIENCE_S: Final = 2.0
 """How long all of it may take: who waits for the first rows is not kept waiting for an estimate."""
+
+
+class Polled(Message, Protocol):
+    """A record, or an event of the client's."""
+
+    def error(self) -> object: ...
+
+
+class Client(Protocol):
+    """A consumer. Raises confluent_kafka's `KafkaException`."""
+
+    def consume(self, num_messages: int, timeout: float) -> Sequence[Polled]: ...
+
 
 Widths: TypeAlias = Callable[[Mapping[int, int]], float | None]
 """Partition -> offset to look at: bytes of a record where they are widest, 0 if there is none, None if none came."""
@@ -71,19 +87,20 @@ def _looking(reading: TopicReading) -> Iterator[Widths]:
         client.close()
 
 
-def _widest(client: Any, partitions: set[int], reading: TopicReading, until_s: float) -> float | None:
+def _widest(client: Client, partitions: set[int], reading: TopicReading, until_s: float) -> float | None:
     """By the records that come first; a partition that has none there, or says an error, does not count."""
     widths, left = dict[int, list[int]](), set(partitions)
     while left:
         if time.monotonic() > until_s:
             return None
         for message in asked(reading.name, SourceError, lambda: client.consume(RECORDS, GATHER_S)):
+            found = widths.setdefault(message.partition(), [])
             if message.error() is None:
-                widths.setdefault(message.partition(), []).append(_size(message, reading.bare))
-            if message.error() is not None or len(widths[message.partition()]) >= RECORDS:
+                found.append(_size(message, reading.bare))
+            if message.error() is not None or len(found) >= RECORDS or sum(found) >= BYTES:
                 left.discard(message.partition())
-    return max((sum(found) / len(found) for found in widths.values()), default=0.0)
+    return max((sum(found) / len(found) for found in widths.values() if found), default=0.0)
 
 
-def _size(message: Any, bare: bool) -> int:
+def _size(message: Message, bare: bool) -> int:
     return len(message.value() or b"") + (0 if bare else len(message.key() or b""))

@@ -38,7 +38,7 @@ class TopicReading:
     """A topic, and how to reach it."""
 
     topic: str
-    config: Mapping[str, Any]
+    config: Mapping[str, object]
     name: str
     """For people."""
     bare: bool = False
@@ -76,7 +76,7 @@ class Consumer(Protocol):
 class _Whole:
     """A consumer of records with all that they have."""
 
-    def __init__(self, config: Mapping[str, Any]) -> None:
+    def __init__(self, config: Mapping[str, object]) -> None:
         self._kafka = needed_module("confluent_kafka", "kafka")
         self._client = self._kafka.Consumer(config)
 
@@ -187,7 +187,7 @@ def _key(reading: TopicReading) -> tuple[int, str, bool, str]:
     return os.getpid(), reading.topic, reading.bare, repr(sorted(reading.config.items()))
 
 
-def consumer_config(reading: TopicReading) -> dict[str, Any]:
+def consumer_config(reading: TopicReading) -> dict[str, object]:
     """Of a consumer that reads what it is assigned, and says where partitions end."""
     return {
         "fetch.wait.max.ms": 50, **reading.config,
@@ -206,7 +206,7 @@ def _taken(reading: TopicReading) -> Consumer:
     return asked(reading.name, SourceError, lambda: _made(reading, config))
 
 
-def _made(reading: TopicReading, config: Mapping[str, Any]) -> Consumer:
+def _made(reading: TopicReading, config: Mapping[str, object]) -> Consumer:
     by_token = any(name.startswith("sasl.oauthbearer.") for name in config)  # fetched by what confluent_kafka starts
     client = bulk_consumer(config) if reading.bare and not by_token else None
     return _Whole(config) if client is None else _Bare(client)

@@ -125,6 +125,8 @@ class KafkaSource(Source):
         self._told: Offsets = {}
         """What has been committed for the group."""
         self._asking = Asking(self._config)
+        self._looked_in_vain = False
+        """How wide records are could not be told soon: nobody is kept waiting for that at each tick."""
 
     # ---- binding, in the server
 
@@ -162,10 +164,10 @@ class KafkaSource(Source):
             return _shared(there, replace(limit, row_bytes=each).estimated_rows(self._max_rows))
 
         room, each = shared(limit.row_bytes), None
-        if limit.guessed and room != there:
+        if limit.guessed and room != there and not self._looked_in_vain:
             reading = TopicReading(self._topic, self._config, self._name, self._shape.bare)
             each = row_bytes(reading, {p: at for p, (_, at) in began.items()}, there, shared)
-            room = room if each is None else shared(each)
+            room, self._looked_in_vain = (room, True) if each is None else (shared(each), False)
         offsets: Offsets = {str(p): [began[p][0], began[p][1] + room[p]] for p in partitions}
         left = {str(p): there[p] - room[p] for p in partitions}
         binding = Binding({TOPIC: topic, **offsets}, sum(room.values()), False, None, any(left.values()), left)
