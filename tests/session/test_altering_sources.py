@@ -205,8 +205,13 @@ def test_what_all_views_have_taken_in_is_committed(database: Database, kafka: Ka
     kafka.send(topic, *numbers(8))
     ticks(database)
     assert committed() == 50, "what is bound and not taken in is behind"
+    database.sql(f"ALTER SOURCE {topic} PAUSE")
+    kafka.send(topic, *numbers(2))
     database.sql(f"ALTER MATERIALIZED VIEW {topic}_n RESUME")
-    eventually(lambda: committed() == 58)
+    eventually(lambda: committed() == 58, "what is taken in while the source is paused to be told")
+    assert shown(database, topic, "paused, error") == (True, None)
+    database.sql(f"ALTER SOURCE {topic} RESUME")
+    eventually(lambda: committed() == 60)
 
 
 def test_a_restart_keeps_what_was_altered(spark: SparkSession, kafka: Kafka, tmp_path: Path) -> None:

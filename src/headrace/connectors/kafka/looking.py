@@ -36,7 +36,7 @@ class Polled(Message, Protocol):
     def error(self) -> object: ...
 
 
-class Client(Protocol):
+class Polling(Protocol):
     """A consumer. Raises confluent_kafka's `KafkaException`."""
 
     def consume(self, num_messages: int, timeout: float) -> Sequence[Polled]: ...
@@ -87,7 +87,7 @@ def _looking(reading: TopicReading) -> Iterator[Widths]:
         client.close()
 
 
-def _widest(client: Client, partitions: set[int], reading: TopicReading, until_s: float) -> float | None:
+def _widest(client: Polling, partitions: set[int], reading: TopicReading, until_s: float) -> float | None:
     """By the records that come first; a partition that has none there, or says an error, does not count."""
     widths, left = dict[int, list[int]](), set(partitions)
     while left:

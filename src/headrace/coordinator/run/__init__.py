@@ -12,6 +12,7 @@ application.py    the Spark application: whether there is one, what came of plan
 capacity.py       what may be used at once: slots, tasks, memory
 epochs.py         who may still write at which epoch, and which epoch is complete
 ticker.py         allocates an epoch at each tick and binds the sources
+telling.py        tells sources that are paused how far their readers are
 lanes.py          the threads of lanes
 driver.py         one lane's thread: waits, runs steps, commits, retries
 readiness.py      when a lane may open its next epoch, and when it has to commit

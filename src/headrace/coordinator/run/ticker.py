@@ -35,6 +35,7 @@ from headrace.coordinator.run.guard import Guard, as_headrace_error, without_fra
 from headrace.coordinator.run.live_state import LiveRelation, LiveState
 from headrace.coordinator.run.runtime import Runtime
 from headrace.coordinator.run.storage import Storage
+from headrace.coordinator.run.telling import Teller
 from headrace.errors import Fenced, HeadraceError, SourceError
 
 NAME = "the ticker"
@@ -126,6 +127,7 @@ class Ticker:
         """Called before each periodic tick; raises `Fenced` at most."""
         self._ticking = threading.Lock()
         self._readers: dict[int, _Reader] = {}
+        self._teller = Teller(vault.open, runtime.clock.monotonic_s)
         self.rounds = 0
         """Periodic ticks that are over, whatever came of them."""
 
@@ -202,6 +204,7 @@ class Ticker:
     def forget(self, source_id: int) -> None:
         """Forgets a source that was dropped."""
         self._readers.pop(source_id, None)
+        self._teller.forget(source_id)
 
     def cancel_overdue(self) -> None:
         """Stop attempts that have made no progress for the length of the time-out; they fail, and are retried."""
@@ -236,8 +239,10 @@ class Ticker:
             lets_in = self._lets_in(relation, reader, now_s)
             reader.declined = not lets_in
             if reader.held:
-                self._not_looked_at((relation, *own), held=reader.poll is None and not lets_in)
-            if reader.poll is None and lets_in and due:
+                self._hold((relation, *own), reader, lets_in)
+            else:
+                self._teller.forget(relation.id)
+            if reader.poll is None and lets_in and due and not self._teller.busy(relation.id):
                 reader.followers = own
                 reader.unread = relation.id not in read and not _is_shared(relation)
                 reader.poll = self._ask(relation, reader)
@@ -266,6 +271,14 @@ class Ticker:
         if reader.held:  # what is built on it begins all the same, with nothing
             return not _is_shared(relation) and self._storage.catalog.state.newest_remap(relation.id) is None
         return reader.allowance is None or reader.allowance.rows > 0
+
+    def _hold(self, relations: Sequence[LiveRelation], reader: _Reader, lets_in: bool) -> None:
+        """Nobody asks a source that is held, the first of these; it is told how far its readers are all the same."""
+        relation, held = relations[0], reader.poll is None and not lets_in
+        self._not_looked_at(relations, held=held)
+        told = held and not _is_shared(relation) and holds(relation.record.options)
+        if told and (taken := self._taken(relation.id)) is not None:
+            self._teller.tell(relation.id, reader.record or relation.record, taken)
 
     def _wait(self, polls: Sequence[_Poll]) -> None:
         """For all of them together: one that has not answered then is not waited for again."""
