@@ -118,7 +118,7 @@ objects = st.builds(
 )
 records: st.SearchStrategy[Record] = st.one_of(
     objects,
-    st.builds(LeavingRecord, source=objects, secrets=tuples(objects)),
+    st.builds(LeavingRecord, source=objects, secrets=tuples(objects), offsets=payloads, dropped_ms=i64),
     st.builds(
         JobRecord,
         id=i64,

@@ -15,10 +15,10 @@ from hypothesis import strategies as some
 
 from headrace.catalog.catalog import Catalog
 from headrace.catalog.contents import SecretContent, SourceContent
-from headrace.catalog.edits import Put
+from headrace.catalog.edits import Delete, Put
 from headrace.catalog.moving import Places, move
 from headrace.catalog.places import canonical
-from headrace.catalog.records import ObjectRecord, decode, encode
+from headrace.catalog.records import LeavingRecord, ObjectRecord, decode, encode
 from headrace.catalog.sealing import Identity, Keys, key_id, resealed, seal, unseal
 from headrace.config import Settings
 from headrace.coordinator.ddl.secrets import Vault, identity, reencrypt, reencrypted, sealed_record
@@ -173,6 +173,34 @@ def test_older_programs_refuse_what_has_to_do_with_secrets() -> None:
         assert decode("object", str(record.id), encode(record)) == record
     old = json.dumps({**plain.to_json(), "v": 1})
     assert decode("object", "1", old) == plain
+
+
+def test_what_dropped_sources_need_to_let_go_is_encrypted_anew_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a secret that was dropped with them the note alone has what is stored; of another, it is what it is now."""
+
+    def shell(keys: str) -> CatalogShell:
+        return CatalogShell(Settings(data_dir=tmp_path, secret_keys=keys))
+
+    with Catalog.open(tmp_path / "catalog.db") as catalog:
+        gone, there = secret(catalog, 1, "gone"), secret(catalog, 2, "before")
+        source = ObjectRecord(3, SourceContent(), "public", "s", secrets={"password": 1, "username": 2})
+        catalog.transact([Put(LeavingRecord(source, (gone, there))), Delete("object", 1)])
+        catalog.transact([Put(sealed_record(there, "after", catalog.state, KEYS))])
+    shell(OLD).dump()
+    assert (gone.content_as(SecretContent).sealed or "") not in capsys.readouterr().out
+    assert not shell(NEW).verify()
+    shell(f"{NEW},{OLD}").reencrypt()
+    assert "2 of 2 secrets were encrypted anew" in capsys.readouterr().out
+    assert shell(NEW).verify()
+    with Catalog.open(tmp_path / "catalog.db") as catalog:
+        (left,) = catalog.state.leaving.values()
+        vault = Vault(catalog, Settings(data_dir=tmp_path, secret_keys=NEW))
+        assert vault.former(left.secrets) == {1: "gone", 2: "after"}
+        catalog.transact([Delete("object", 2)])
+        assert vault.former(left.secrets) == {1: "gone", 2: "after"}
+        assert reencrypted(catalog.state, Keys.read(NEW, None)) == []
 
 
 def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

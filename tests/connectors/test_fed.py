@@ -15,7 +15,7 @@ from headrace.common.columns import Column
 from headrace.common.jsonb import document
 from headrace.connectors import sinks, sources
 from headrace.coordinator.ddl import letting_go
-from headrace.errors import InvalidParameter, NotSupported, SourceError, UndefinedTable
+from headrace.errors import InvalidParameter, NotSupported, UndefinedTable
 from headrace.session.execution import fed
 
 
@@ -37,12 +37,13 @@ class Coordinator:
     def drop(self, ids: list[int]) -> None:
         if self.fails:
             raise UndefinedTable("it is gone")
-        self.left = letting_go.leaving(STATE, ids)
+        self.left = letting_go.leaving(STATE, ids, 0)
         self.dropped += ids
 
     def let_go(self, ids: list[int]) -> list[str]:
         assert ids == self.dropped
-        return [text for left in self.left for text in letting_go.released(CatalogState(), left, lambda _: {})]
+        told = [letting_go.released(CatalogState(), left, lambda _: {}, later=False) for left in self.left]
+        return [text for text in told if text is not None]
 
 
 def context_of(coordinator: Coordinator) -> Any:
@@ -58,22 +59,13 @@ STATE = CatalogState(RECORDS)
 
 def test_what_a_source_holds_goes_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
     coordinator, discarded = Coordinator(), list[list[int]]()
-    opened = SimpleNamespace(discard=lambda: discarded.append([*coordinator.dropped]))
+    opened = SimpleNamespace(discard=lambda last: discarded.append([*coordinator.dropped]))
     monkeypatch.setattr(letting_go, "open_source", lambda *_: opened)
     assert fed.drop(context_of(coordinator), RECORDS) == []
     assert discarded == [[1, 2]], "once it is dropped, and not before"
     with pytest.raises(UndefinedTable):
         fed.drop(context_of(Coordinator(fails=True)), RECORDS)
     assert len(discarded) == 1
-
-
-def test_what_cannot_be_let_go_of_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: Any) -> None:
-        raise SourceError("nobody answers")
-
-    monkeypatch.setattr(letting_go, "open_source", fail)
-    (told,) = fed.drop(context_of(Coordinator()), RECORDS)
-    assert "is still there: nobody answers" in told
 
 
 def test_passwords_have_to_be_secrets() -> None:

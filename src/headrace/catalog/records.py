@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Final, Literal, Self, TypeAlias, TypeVar
 
 import pyarrow as pa
 
-from headrace.catalog.contents import CONTENTS, Content, ObjectKind
+from headrace.catalog.contents import CONTENTS, Content, ObjectKind, SourceContent
 from headrace.catalog.encoding import Stored, rare
 from headrace.common.columns import Column
 from headrace.common.lazy_dataclass import dataclass
@@ -111,7 +111,9 @@ class ObjectRecord(_Record):
 
     @property
     def in_words(self) -> str:
-        """What messages call it: its kind and its name."""
+        """What messages call it: its kind and its name. A hidden source goes by the table that it is a part of."""
+        if isinstance(self.content, SourceContent) and self.content.part is not None:
+            return f'table "{self.content.part}"'
         return f'{self.kind_name} "{self.name}"'
 
     def content_as(self, kind: type[C]) -> C:
@@ -446,6 +448,9 @@ class LeavingRecord(_Record):
     """As it was."""
     secrets: tuple[ObjectRecord, ...] = ()
     """Those of its options: they may be gone, too."""
+    offsets: dict[str, object] = field(default_factory=dict)
+    """What it was bound to last; nothing if it never was."""
+    dropped_ms: int = 0
 
     @property
     def key(self) -> int:
@@ -454,7 +459,11 @@ class LeavingRecord(_Record):
 
     def to_json(self) -> dict[str, object]:
         """The stored form."""
-        return {"v": self.VERSION, "source": self.source.to_json(), "secrets": [s.to_json() for s in self.secrets]}
+        secrets = [s.to_json() for s in self.secrets]
+        return {
+            "v": self.VERSION, "source": self.source.to_json(), "secrets": secrets, "offsets": self.offsets,
+            "dropped_ms": self.dropped_ms,
+        }  # fmt: skip
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> LeavingRecord:
@@ -462,7 +471,7 @@ class LeavingRecord(_Record):
         source, *secrets = (
             ObjectRecord.from_json({k: v for k, v in o.items() if k != "v"}) for o in (data["source"], *data["secrets"])
         )
-        return cls(source, tuple(secrets))
+        return cls(source, tuple(secrets), data.get("offsets", {}), data.get("dropped_ms", 0))
 
 
 Record: TypeAlias = (

@@ -306,8 +306,13 @@ class Source(ABC):
     def acknowledge(self, offsets: Offsets) -> None:  # noqa: B027  # most keep nothing for their readers
         """All readers have durably taken in what is up to `offsets`: nobody will read it again."""
 
-    def discard(self) -> None:  # noqa: B027  # most leave nothing behind
-        """The source is dropped: let go of what it holds where it reads. Raises `SourceError`."""
+    def discard(self, last: Offsets | None = None) -> str | None:  # most leave nothing behind
+        """The source is dropped: let go of what it holds where it reads. Raises `SourceError`.
+
+        `last` is given where that is later, so that others may have made the same again under its names: what it was
+        bound to last, or nothing if it never was. What may be theirs is left alone; returns what to tell of that.
+        """
+        return None
 
     def columns_there(self, offsets: Offsets) -> list[Column]:
         """The columns that are there by now, of a source that `refreshes`; `offsets` are what it is bound to.

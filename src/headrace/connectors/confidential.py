@@ -149,10 +149,10 @@ class ConfidentialSource(Source):
         with self._source() as source:
             source.acknowledge(offsets)
 
-    def discard(self) -> None:
+    def discard(self, last: Offsets | None = None) -> str | None:
         """See `Source`."""
         with self._source() as source:
-            source.discard()
+            return source.discard(last)
 
     def start_offsets(self) -> Offsets:
         """See `Source`."""

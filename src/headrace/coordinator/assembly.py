@@ -27,6 +27,7 @@ from headrace.coordinator.run.operation import Operation
 from headrace.coordinator.run.spark_work import SparkWork
 from headrace.coordinator.run.ticker import Ticker
 from headrace.coordinator.upkeep.compaction import Compactor
+from headrace.coordinator.upkeep.leftovers import Leftovers
 from headrace.coordinator.upkeep.logs import LogKeeper, UnreadLogs
 from headrace.coordinator.upkeep.maintenance import Maintenance
 from headrace.coordinator.upkeep.owner import Owner
@@ -80,6 +81,7 @@ class Assembly:
             live, catalog, runtime, core.guard, compactor=self.compactor, logs=self.logs, vacuum=self.vacuum,
             settle=self._settle,
         )  # fmt: skip
+        self.leftovers = Leftovers(live, catalog, runtime, core.guard, core.vault)
         self.reads = Reads(live, storage, runtime)
         self.writer = Writer(
             live, storage, runtime, core.capacity.memory, core.accounts.totals, self.maintenance.request
@@ -110,7 +112,9 @@ class Assembly:
             core, planning=self.planning, lanes=lanes, reads=self.reads, writer=self.writer,
             owner=self.owner, lease=self.lease, spark=spark,
             progress=ProgressServer(core.progress, progress_host) if progress_host else None,
-            loops={"ticker": self.ticker.run, "maintenance": self.maintenance.run},
+            loops={
+                "ticker": self.ticker.run, "maintenance": self.maintenance.run, "letting-go": self.leftovers.run,
+            },
             news=news, clear=self.life.clear,
         )  # fmt: skip
 

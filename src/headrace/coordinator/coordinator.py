@@ -46,6 +46,7 @@ from headrace.coordinator.run.lanes import STOP_WAIT_S
 from headrace.coordinator.run.live_state import LiveRelation, RunnerFactory
 from headrace.coordinator.run.standby import StandbyStatus
 from headrace.coordinator.subscriptions import Feed
+from headrace.coordinator.upkeep.leftovers import Leftover
 from headrace.coordinator.writes.layout import Key, Row
 from headrace.coordinator.writes.requests import Request, TableWrite, WriteResult
 from headrace.coordinator.writes.table_rows import TableRows
@@ -429,9 +430,20 @@ class Coordinator:
     def let_go(self, ids: Sequence[int]) -> list[str]:
         """Let go of what sources that were dropped held where they read; what to tell of what is there still.
 
-        What is not let go of because the server ends is by the next one.
+        What does not let go now is asked again in the background, by the next server, too.
         """
-        return self._parts.life.let_go(ids)
+        return self._parts.leftovers.let_go(ids)
+
+    def holding(self, options: Mapping[str, str]) -> AbstractContextManager[None]:
+        """Within the block, in which a source of such options is made, nobody lets go of what it will hold.
+
+        What is left of a dropped one of the same name goes first, if that can be.
+        """
+        return self._parts.leftovers.holding(options)
+
+    def leftovers(self) -> list[Leftover]:
+        """Dropped sources that hold something still where they read."""
+        return self._parts.leftovers.standing()
 
     def take_place(self, new_id: int, old_id: int, indexes: Mapping[int, int], filled: int) -> None:
         """Drop a table, and give its name, owner, grants and comments to another one, in one step.
@@ -604,7 +616,7 @@ class Coordinator:
                 check()
                 if core.runtime.clock.monotonic_s() >= min(asked[i].since_s for i in ids) + limit_s:
                     raise SnapshotUnavailable(
-                        f'source "{owing[0].name}" has not said within {limit_s:g} s what it holds',
+                        f"{owing[0].record.in_words} has not said within {limit_s:g} s what it holds",
                         hint="read it again once it answers, or with a longer statement_timeout",
                     )
                 if self._parts.ticker.answered(ids, CHECK_S):

@@ -13,14 +13,14 @@ from headrace.catalog.edits import FENCING_KEY
 from headrace.catalog.marks import CatalogPlace
 from headrace.catalog.moving import find_truth, make_true
 from headrace.catalog.places import canonical, shown
-from headrace.catalog.records import ObjectRecord, encode
+from headrace.catalog.records import LeavingRecord, ObjectRecord, encode
 from headrace.catalog.sealing import unseal
 from headrace.catalog.shadow import differences
 from headrace.catalog.state import CatalogState
 from headrace.catalog.store import FORMAT_VERSION, describe_owner
 from headrace.config import Settings
 from headrace.coordinator.ddl.place import move_catalog, places_of
-from headrace.coordinator.ddl.secrets import identity, keys_of, reencrypt
+from headrace.coordinator.ddl.secrets import all_secrets, identity, keys_of, reencrypt
 from headrace.errors import HeadraceError, OperationalError, StorageError
 from headrace.shell.link import Heading
 from headrace.shell.table import aligned
@@ -83,6 +83,9 @@ class CatalogShell:
             for record in catalog.image.records():
                 if isinstance(record, ObjectRecord):
                     record = replace(record, content=_shown(record.content))
+                elif isinstance(record, LeavingRecord):
+                    secrets = (replace(s, content=_shown(s.content)) for s in record.secrets)
+                    record = replace(record, secrets=tuple(secrets))
                 print(f'{{"collection":"{record.COLLECTION}",{encode(record)[1:]}')
 
     def verify(self) -> bool:
@@ -114,13 +117,13 @@ class CatalogShell:
         keys = keys_of(self._settings)
         number, _ = keys.first
         with Catalog.find(self._at, self._places) as catalog:
-            changed, there = reencrypt(catalog, keys), len(catalog.state.objects_of(SecretContent))
+            changed, there = reencrypt(catalog, keys), len(all_secrets(catalog.state))
         print(f"{changed} of {there} secrets were encrypted anew; all are by key {number}")
 
     def _unreadable(self, state: CatalogState) -> Iterator[str]:
         """What is wrong with secrets, if there are keys to tell."""
         keys = keys_of(self._settings)
-        for record in state.objects_of(SecretContent) if keys.known else ():
+        for record in all_secrets(state) if keys.known else ():
             try:
                 unseal(record.content.to_json(), identity(record, state), keys)
             except HeadraceError as error:

@@ -276,13 +276,14 @@ class PostgresCdcSource(Source):
         if int(found[0]) > after[LSN]:
             raise SourceError(f"somebody else has read from the replication slot {self._slot}", hint=hint)
 
-    def discard(self) -> None:
+    def discard(self, last: Offsets | None = None) -> str | None:
         """Drop the slot, and the publication if it was made for it."""
         with self._connection() as c:
             c.autocommit = True
-            slots.drop(c, self._slot)
-            if self._publication == self._slot:
+            left = slots.discard(c, self._slot, last)
+            if left is None and self._publication == self._slot:
                 c.execute(f"DROP PUBLICATION IF EXISTS {quoted_name(self._publication)}")
+            return left
 
     # ---- reading
 

@@ -118,13 +118,14 @@ class PostgresSlot(Source):
                     c.execute(f"DROP PUBLICATION IF EXISTS {quoted_name(self._publication)}")
                 raise
 
-    def discard(self) -> None:
+    def discard(self, last: Offsets | None = None) -> str | None:
         """Drop the slot, and the publication if it was made for it."""
         RECENT.forget(place_of(self._server, self._slot))
         with self._connection() as c:
-            slots.drop(c, self._slot)
-            if owns(c, self._publication, self._slot):
+            left = slots.discard(c, self._slot, last)
+            if left is None and owns(c, self._publication, self._slot):
                 c.execute(f"DROP PUBLICATION IF EXISTS {quoted_name(self._publication)}")
+            return left
 
     # ---- binding
 

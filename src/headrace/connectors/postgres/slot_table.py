@@ -83,13 +83,14 @@ class SlotTable(PostgresCdcSource):
         """It is bound with the others of its slot."""
         raise NotImplementedError
 
-    def discard(self) -> None:
+    def discard(self, last: Offsets | None = None) -> str | None:
         """Take the table out of the publication again, if that was made by headrace."""
         with self._connection() as c:
             c.autocommit = True
             found = self._published(c)
             if found.name is not None and found.listed and owns(c, self._publication, self._slot):
                 c.execute(f"ALTER PUBLICATION {quoted_name(self._publication)} DROP TABLE ONLY {found.name}")
+        return None
 
     # ---- reading
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Final, TypeAlias, TypeVar
 
 from headrace.connectors.declared import needed_module
+from headrace.connectors.postgres.slot_sharing import LSN
 from headrace.errors import SourceError
 
 T = TypeVar("T")
@@ -17,6 +19,8 @@ Connection: TypeAlias = Any
 SLOT_WAIT_S: Final = 30.0
 """How long to wait for a slot that another one is peeking through."""
 FLUSH_WAIT_S: Final = 10.0
+MADE_UP: Final = re.compile("headrace_[0-9a-f]{12}")
+"""The names of slots that nobody has named."""
 _PAGE_HEADER_BYTES: Final = 40
 """At the start of a file of the log; 24 elsewhere. No record is so short that it fits into the difference."""
 _WRITTEN: Final = "SELECT pg_current_wal_flush_lsn() - '0/0'::pg_lsn, current_setting('wal_block_size')"
@@ -88,9 +92,24 @@ def advance(c: Connection, slot: str, to: int) -> None:
     in_turn(lambda: c.execute(_ADVANCE, [slot, lsn_text(to)]))
 
 
-def drop(c: Connection, slot: str) -> None:
-    """Drop a slot, if it is there."""
-    in_turn(lambda: c.execute(_DROP, [slot]))
+def discard(c: Connection, slot: str, last: Mapping[str, Any] | None) -> str | None:
+    """Drop a slot, if it is there; see `Source.discard`.
+
+    A slot that is made later begins beyond all that was bound through one before it, and no slot of ours is moved on
+    beyond what is bound. Where nothing was, a name that was made up is nobody else's.
+    """
+    own = MADE_UP.fullmatch(slot) is not None
+    if last is None or (LSN not in last and own):
+        in_turn(lambda: c.execute(_DROP, [slot]))
+        return None
+    if LSN in last:
+        in_turn(lambda: c.execute(f"{_DROP} AND confirmed_flush_lsn <= %s::pg_lsn", [slot, lsn_text(last[LSN])]))
+    if c.execute(FOUND, [slot]).fetchone() is None:
+        return None
+    return (
+        f"the replication slot {slot} in PostgreSQL may be another one of that name by now, and is left alone "
+        f"(SELECT pg_drop_replication_slot('{slot}') drops it there)"
+    )
 
 
 _ADVANCE = """SELECT pg_replication_slot_advance(slot_name, wanted) FROM pg_replication_slots,

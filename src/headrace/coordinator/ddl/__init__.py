@@ -8,7 +8,7 @@ grouping.py   which checkpoint group a job may be in
 replacing.py  tables that take the place of others, and what is left of them
 renaming.py   objects get other names
 succeeding.py tables that get columns take the place of those before, which go on for their readers
-letting_go.py what sources hold where they read is let go of when they are dropped
+letting_go.py what sources hold where they read, and that a drop has to let go of
 undecided.py  DDL of which nobody knows yet whether it is durable
 place.py      opens the catalog where the settings say, or moves it there first
 location.py   where the state lies, as the catalog remembers it

@@ -23,7 +23,7 @@ from headrace.common.columns import Column
 from headrace.common.faults import fault_point
 from headrace.connectors.job_options import GROUP, ON_ERROR, of_job
 from headrace.coordinator.ddl.grouping import Grouping
-from headrace.coordinator.ddl.letting_go import leaving, let_go
+from headrace.coordinator.ddl.letting_go import leaving
 from headrace.coordinator.ddl.planning import Planning
 from headrace.coordinator.ddl.recovered import in_order_of_time, recovered_job, rows_schema
 from headrace.coordinator.ddl.replacing import in_place_of
@@ -278,14 +278,9 @@ class Lifecycle:
             fault_point("columns.wider.after")
 
     def clear(self, ids: Sequence[int]) -> None:
-        """Drop what a server that ended was filling, let go of what it had not let go of, and take away columns that
-        came for what it was filling.
-        """
+        """Drop what a server that ended was filling, and take away columns that came for that."""
         if ids:
             self.drop(ids)
-        told = self.let_go([*self._catalog.state.leaving])
-        if told:
-            self._catalog.transact([AddEvent("source_left", None, text) for text in told])
         for source_id in left_wide(self._catalog.state):
             self.add_columns(source_id, (), {})
 
@@ -426,10 +421,6 @@ class Lifecycle:
                 self._delete(ids, jobs)
         live.notify()
 
-    def let_go(self, ids: Sequence[int]) -> list[str]:
-        """See `Coordinator.let_go`."""
-        return let_go(self._catalog, ids, self._vault.former)
-
     def take_place(self, new_id: int, old_id: int, indexes: Mapping[int, int], filled: int) -> None:
         """See `Coordinator.take_place`.
 
@@ -523,7 +514,7 @@ class Lifecycle:
             else:
                 self._resume(jobs)
 
-        left = map(Put, leaving(self._catalog.state, ids))
+        left = map(Put, leaving(self._catalog.state, ids, self._runtime.clock.now_ms()))
         self.undecided.transact([*(Delete("object", i) for i in ids), *left, *others], happened, settle)
         self._dropped(ids)
 

@@ -18,7 +18,7 @@ from dataclasses import replace
 from headrace.catalog.catalog import Catalog
 from headrace.catalog.contents import SecretContent
 from headrace.catalog.edits import DATABASE_KEY, AddEvent, Edit, Put
-from headrace.catalog.records import ObjectRecord
+from headrace.catalog.records import LeavingRecord, ObjectRecord
 from headrace.catalog.sealing import Identity, Keys, resealed, seal, unseal
 from headrace.catalog.state import CatalogState
 from headrace.config import Settings
@@ -44,24 +44,51 @@ def sealed_record(record: ObjectRecord, value: str, state: CatalogState, keys: K
     return replace(record, content=content)
 
 
-def reencrypted(state: CatalogState, keys: Keys) -> list[ObjectRecord]:
-    """The secrets that are not encrypted by the first key, encrypted by it. Raises as `unseal` does."""
-    found = []
+def reencrypted(state: CatalogState, keys: Keys) -> list[ObjectRecord | LeavingRecord]:
+    """What holds secrets that are not encrypted by the first key, with them encrypted by it. Raises as `unseal` does.
+
+    These are the secrets themselves, and notes of dropped sources that keep what they need to let go.
+    """
+    found: list[ObjectRecord | LeavingRecord] = []
     for record in state.objects_of(SecretContent):
-        anew = resealed(record.content.to_json(), identity(record, state), keys)
-        if anew is not None:
-            found.append(replace(record, content=replace(record.content_as(SecretContent), **anew)))
+        anew = _reencrypted(state, record, keys)
+        if anew is not record:
+            found.append(anew)
+    for left in state.leaving.values():
+        secrets = tuple(_reencrypted(state, secret_as_of_now(state, s), keys) for s in left.secrets)
+        if secrets != left.secrets:
+            found.append(replace(left, secrets=secrets))
     return found
+
+
+def _reencrypted(state: CatalogState, secret: ObjectRecord, keys: Keys) -> ObjectRecord:
+    """The secret by the first key; the same object if it is that already."""
+    anew = resealed(secret.content.to_json(), identity(secret, state), keys)
+    return secret if anew is None else replace(secret, content=replace(secret.content_as(SecretContent), **anew))
+
+
+def secret_as_of_now(state: CatalogState, secret: ObjectRecord) -> ObjectRecord:
+    """A secret that may have been given another value since, or be gone: then as it was."""
+    found = state.objects.get(secret.id)
+    return found if found is not None and isinstance(found.content, SecretContent) else secret
+
+
+def all_secrets(state: CatalogState) -> list[ObjectRecord]:
+    """All secrets: those that are there, and those that were dropped and are needed to let go of something."""
+    left = {s.id: s for record in state.leaving.values() for s in record.secrets if s.id not in state.objects}
+    return [*state.objects_of(SecretContent), *left.values()]
 
 
 def reencrypt(catalog: Catalog, keys: Keys) -> int:
     """Encrypt all secrets by the first key, in one transaction; how many were not."""
-    found = reencrypted(catalog.state, keys)
+    state = catalog.state
+    changed = sum(s.content_as(SecretContent).key_id != keys.first[0] for s in all_secrets(state))
+    found = reencrypted(state, keys)
     if found:
-        text = f"{len(found)} secrets were encrypted by key {keys.first[0]}"
+        text = f"{changed} secrets were encrypted by key {keys.first[0]}"
         edits: list[Edit] = [*(Put(record) for record in found), AddEvent("secrets_reencrypted", None, text)]
         catalog.transact(edits)
-    return len(found)
+    return changed
 
 
 class Vault:
@@ -98,9 +125,10 @@ class Vault:
         return {option: self.value(secret_id) for option, secret_id in secrets.items()}
 
     def former(self, secrets: Sequence[ObjectRecord]) -> dict[int, str]:
-        """The values of secrets, by their ids, as records have them that may be gone. Raises as `unseal` does."""
+        """The values of secrets that may be gone, by their ids: of now, or as they were. Raises as `unseal` does."""
         state = self._catalog.image
-        return {s.id: unseal(s.content.to_json(), identity(s, state), self.keys) for s in secrets}
+        known = [secret_as_of_now(state, s) for s in secrets]
+        return {s.id: unseal(s.content.to_json(), identity(s, state), self.keys) for s in known}
 
     def of(self, secrets: Mapping[str, int]) -> Secrets | None:
         """The same as a function that is asked for the values of now; None if there are none."""

@@ -26,7 +26,7 @@ INTERVALS_SHOWN = 16
 
 
 class RelationName(NamedTuple):
-    """A relation, for who looks it up and for people."""
+    """A relation, for who looks it up, and as people call it."""
 
     id: int
     name: str
@@ -208,7 +208,7 @@ class Status:
             last_epoch_ms=m.last_epoch_ms,
             error=job.error if told is None else _of_source(told),
             error_since_ms=told.since_ms if told is not None else job.trouble.since_ms if job.error else 0,
-            unread=None if told is None else RelationName(told.source.id, told.source.name),
+            unread=None if told is None else RelationName(told.source.id, told.source.record.in_words),
             row_errors=m.row_errors,
             late_rows=m.late_rows,
             progress=job.catching_up.text

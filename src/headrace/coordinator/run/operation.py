@@ -134,8 +134,8 @@ class Operation:
         self._times.step("relations", self._planning.recover)
         self._times.step("reads", self._reads.recover)
         state = self._storage.catalog.state
-        if left or state.leaving or left_wide(state):
-            self._guard.chore("dropping what a server that ended was filling or had dropped", lambda: self._clear(left))
+        if left or left_wide(state):
+            self._guard.chore("dropping what a server that ended was filling", lambda: self._clear(left))
         if self._progress is not None:
             self._progress.start(self._guard.forever)
         for job in list(self._live.graph.jobs.values()):

@@ -131,7 +131,7 @@ class Standby:
             fresh = [r for r in map(self._live.graph.relation, relation_ids) if r.external and not r.bound]
         if fresh:
             raise SnapshotUnavailable(
-                f'nothing has read source "{fresh[0].name}" yet: it is not known here what it holds',
+                f"nothing has read {fresh[0].record.in_words} yet: it is not known here what it holds",
                 hint="read it from the active server first",
             )
         if not status.epoch and self._lease is None:

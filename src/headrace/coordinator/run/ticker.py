@@ -382,7 +382,7 @@ class Ticker:
         relation, settings = poll.relation, runtime.settings
         if poll.error is None:
             if relation.error is not None:
-                self._event("source_recovered", relation, f'source "{relation.name}" can be read again')
+                self._event("source_recovered", relation, f"{relation.record.in_words} can be read again")
             reader.failures, reader.retry_at_s, relation.slot = 0, 0.0, poll.slot
             if reader.allowance is not None:
                 reader.allowance = reader.allowance.spent(sum(binding.rows or 0 for _, binding in poll.bindings))
@@ -424,7 +424,7 @@ class Ticker:
             self._not_looked_at(poll.relations, held=False)
             live.changed.notify_all()
         if news:
-            self._event("source_failed", relation, f'source "{relation.name}" failed: {error.message}')
+            self._event("source_failed", relation, f"{relation.record.in_words} failed: {error.message}")
 
     def _event(self, kind: str, relation: LiveRelation, message: str) -> None:
         event = self._sparing.thinned(AddEvent(kind, relation.id, message))

@@ -254,18 +254,19 @@ def _define_source(
             "WATERMARK FOR on a source that takes rows back", hint="set append_only = true, if its rows are only added"
         )
     source = open_source(options, columns, values)
-    source.start_offsets()
-    source.claim()
     content = replace(content, watermark=_watermark(statement.watermark, columns))
     record = new_record(context, content, name, columns, statement.text, (), options, given.needed)
     record = replace(record, secrets=named)
-    try:
-        return replace(record, id=context.coordinator.create_relation(record))
-    except BaseException:
-        if content.shared or (content.origin is not None and not is_held(context.catalog.state, record)):
-            with suppress(HeadraceError):
-                source.discard()
-        raise
+    source.start_offsets()
+    with context.coordinator.holding(options):
+        source.claim()
+        try:
+            return replace(record, id=context.coordinator.create_relation(record))
+        except BaseException:
+            if content.shared or (content.origin is not None and not is_held(context.catalog.state, record)):
+                with suppress(HeadraceError):
+                    source.discard()
+            raise
 
 
 def _create_fed_table(context: Context, statement: st.CreateTable) -> Result:

@@ -167,12 +167,13 @@ def _new_source(
         source, id=0, name=f"{name}$changes", columns=_columns(source, new), content=content,
         definition=definition_with(table, text), created_ms=context.clock.now_ms(),
     )  # fmt: skip
-    open_source(record.options, record.columns, context.coordinator.secrets(record.secrets)).claim()
     try:
-        with context.coordinator.defining():
-            check_named(context.catalog.state, table)  # from then on it keeps its name
-            record = replace(record, options=context.catalog.state.objects[source.id].options)  # altered meanwhile
-            return replace(record, id=context.coordinator.create_relation(record))
+        with context.coordinator.holding(record.options):
+            open_source(record.options, record.columns, context.coordinator.secrets(record.secrets)).claim()
+            with context.coordinator.defining():
+                check_named(context.catalog.state, table)  # from then on it keeps its name
+                record = replace(record, options=context.catalog.state.objects[source.id].options)  # altered meanwhile
+                return replace(record, id=context.coordinator.create_relation(record))
     except DuplicateTable:
         check_not_refreshed(context.catalog.state, table)  # it has begun meanwhile
         raise

@@ -52,7 +52,7 @@ def shown_job_error(context: Context, job: JobStatus, text: str | None) -> str |
     """What of a job's error is shown: why a source cannot be read is its owner's to know, that it is so everybody's."""
     if job.unread is None or context.may_know(job.unread.id):
         return shown_error(context, job.id, text)
-    return text and f'source "{job.unread.name}": {HIDDEN}'
+    return text and f"{job.unread.name}: {HIDDEN}"
 
 
 def _jobs(context: Context) -> Rows:
@@ -159,6 +159,18 @@ def _replication_slots(context: Context) -> Rows:
             "lag_bytes": None if standing is None else standing.lag_bytes,
             "kept_bytes": None if standing is None else standing.kept_bytes,
             "error": shown_error(context, o.id, None if error is None else str(error[0])),
+        }  # fmt: skip
+
+
+def _dropped_sources(context: Context) -> Rows:
+    for left in context.coordinator.leftovers():
+        o = left.source
+        knows = context.rights.is_member("pg_monitor") or context.rights.owns(o)
+        yield {
+            "source_id": o.id, "source": o.content_as(SourceContent).part or o.name, "schema_name": o.schema,
+            "connector": o.options.get("connector"),
+            "slot": o.options.get("slot.name"), "dropped": moment(left.dropped_ms), "failures": left.failures,
+            "error": (left.error if knows else HIDDEN) if left.error else None, "retry_in_ms": left.retry_in_ms,
         }  # fmt: skip
 
 
@@ -317,6 +329,10 @@ _COLUMNS = {
     "replication_slots": (
         "source_id bigint, source, schema_name, slot, publication, tables, confirmed_lsn, lag_bytes bigint, "
         "kept_bytes bigint, error", _replication_slots,
+    ),
+    "dropped_sources": (
+        "source_id bigint, source, schema_name, connector, slot, dropped timestamp, failures int, error, "
+        "retry_in_ms bigint", _dropped_sources,
     ),
     "indexes": (
         "id bigint, name, relation, key, include, automatic boolean, checkpoint_group, used_by", _indexes,
