@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final, TypeAlias, TypeVar
 
+from headrace.connectors.base import Offsets
 from headrace.connectors.declared import needed_module
 from headrace.connectors.postgres.slot_sharing import LSN
 from headrace.errors import SourceError
@@ -92,7 +93,7 @@ def advance(c: Connection, slot: str, to: int) -> None:
     in_turn(lambda: c.execute(_ADVANCE, [slot, lsn_text(to)]))
 
 
-def discard(c: Connection, slot: str, last: Mapping[str, Any] | None) -> str | None:
+def discard(c: Connection, slot: str, last: Offsets | None) -> str | None:
     """Drop a slot, if it is there; see `Source.discard`.
 
     A slot that is made later begins beyond all that was bound through one before it, and no slot of ours is moved on
