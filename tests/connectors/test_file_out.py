@@ -5,15 +5,18 @@ from __future__ import annotations
 import errno
 import io
 import os
+import uuid
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 from headrace.common.columns import Column
+from headrace.connectors.files.clients import Bucket
 from headrace.connectors.files.out import check_format, compression_of, ending, file_writer
 from headrace.connectors.sinks import SinkPosition, open_sink
-from headrace.errors import DiskFull, InvalidParameter, NotSupported
+from headrace.errors import DiskFull, InvalidParameter, NotSupported, SinkError
+from object_server import S3Server
 
 
 def test_bytes_in_csv_need_not_be_text() -> None:
@@ -77,3 +80,23 @@ def test_what_counts_where_no_compression_is_said() -> None:
     with pytest.raises(InvalidParameter, match="'snappy' is for parquet, not for json"):
         options = {"connector": "files", "path": "/x", "type": "append-only", "format": "json", "compression": "snappy"}
         open_sink(options, [Column("a", "int")])
+
+
+@pytest.mark.parametrize("place", ["directory", "store"])
+def test_an_epoch_that_an_older_program_wrote_is_there(
+    place: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """It wrote plain text, under the name of that, and its commit was lost: the option counts later."""
+    options = {"connector": "files", "path": str(tmp_path / "out"), "type": "append-only", "format": "json"}
+    if place == "store":
+        server: S3Server = request.getfixturevalue("s3")
+        options |= {"path": f"s3://{server.bucket}/{uuid.uuid4().hex}", **server.options}
+    batch = pa.RecordBatch.from_pydict({"a": pa.array([1], pa.int32()), "__w": pa.array([1])})
+    older, newer = (open_sink({**options, **more}, [Column("a", "int")]) for more in ({}, {"compression": "gzip"}))
+    older.reach()
+    assert older.write(SinkPosition("d", 0, 1, 0, "a"), iter([batch])) == 1
+    assert newer.write(SinkPosition("d", 0, 1, 0, "b"), iter([batch])) == 0
+    assert newer.write(SinkPosition("d", 1, 2, 0, "c"), iter([batch])) == 1
+    bucket = Bucket.at(options["path"], options, SinkError) if place == "store" else None
+    names = [p.name for p in (tmp_path / "out").iterdir()] if bucket is None else [name for name, _ in bucket.names()]
+    assert sorted(name.partition(".")[2] for name in names) == ["json", "json.gz"]

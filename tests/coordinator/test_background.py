@@ -402,7 +402,7 @@ def test_the_jobs_that_are_built_on_a_source_that_cannot_be_read_say_so(
         db.c.flush(WAIT_S)
         jobs = {job.id: job for job in db.c.jobs()}
         for job in (jobs[v], jobs[w]):
-            assert isinstance(job.error, SourceError) and job.unread == (away, "away")
+            assert isinstance(job.error, SourceError) and job.unread == (away, 'source "away"')
             assert job.error.message == 'source "away": the broker is gone'
             assert (job.error.hint, job.error.detail) == ("wait", "refused")
             assert (job.status, job.failures, job.error_since_ms) == ("running", 0, since_ms)

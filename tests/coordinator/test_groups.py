@@ -113,12 +113,13 @@ def test_a_failing_job_holds_up_its_group_and_nobody_else(tmp_path: Path) -> Non
         db.until(lambda: db.status(good).frontier >= db.c.current_epoch())
         assert db.read(good) == [[1]] and db.read(a) == [[]] and db.read(below) == [[]]
         assert db.status(a).progress == 'held up by "bad" of its checkpoint group'
+        assert [db.status(v).status for v in (a, bad, good, below)] == ["held", "failing", "running", "running"]
         with pytest.raises(JobFailed, match='"bad" is failing'):
             db.c.flush(WAIT_S)
         runner.error = None
         db.c.flush(WAIT_S)
         assert db.read(a, bad, good, below) == [[1]] * 4
-        assert db.events("job_recovered")
+        assert db.events("job_recovered") and db.status(a).status == "running"
     finally:
         db.close()
 

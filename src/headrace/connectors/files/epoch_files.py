@@ -33,8 +33,11 @@ class EpochFiles(Protocol):
     def reach(self) -> None:
         """Look whether it is there and, as far as that can be seen without leaving something, may be written to."""
 
-    def give(self, name: str, attempt: str, fill: Fill) -> int:
-        """Let a file with this name be there, whole; the rows that it got, 0 where it was there already."""
+    def give(self, name: str, attempt: str, fill: Fill, *, former: str | None = None) -> int:
+        """Let a file with this name be there, whole; the rows that it got, 0 where it was there already.
+
+        `former` is the name by which an older program may have given it.
+        """
 
 
 def place_at(path: str, options: Mapping[str, str]) -> EpochFiles:
@@ -66,12 +69,12 @@ class DirectoryFiles:
         except OSError as error:
             raise SinkError(f"files cannot be written to {self.directory}: {error.strerror}") from error
 
-    def give(self, name: str, attempt: str, fill: Fill) -> int:
+    def give(self, name: str, attempt: str, fill: Fill, *, former: str | None = None) -> int:
         """See `EpochFiles`."""
         target, made = self.directory / name, self.directory / f".{name}.{attempt}"
         with write_errors(str(target)):
             try:
-                if target.exists():
+                if target.exists() or (former is not None and (self.directory / former).exists()):
                     sync_directory(self.directory)  # whoever gave it its name may not have come to that
                     return 0
                 with open(made, "wb") as file:
@@ -98,9 +101,9 @@ class StoreFiles:
         """See `EpochFiles`. Whether keys permit to write shows with the first epoch: trying would leave an object."""
         next(self.bucket.names(), None)
 
-    def give(self, name: str, attempt: str, fill: Fill) -> int:
+    def give(self, name: str, attempt: str, fill: Fill, *, former: str | None = None) -> int:
         """See `EpochFiles`."""
-        if self.bucket.has(name):
+        if self.bucket.has(name) or (former is not None and self.bucket.has(former)):
             return 0
         with write_errors(f"{self.url}/{name}"), tempfile.TemporaryFile() as file:
             rows = fill(file)

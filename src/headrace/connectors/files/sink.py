@@ -64,8 +64,10 @@ class FileSink(Sink):
                     rows += batch.num_rows
             return rows
 
-        name = f"{position.delivery}-{position.epoch:016x}{ending(self._format, self._compression)}"
-        return self._place.give(name, position.attempt, fill)
+        stem = f"{position.delivery}-{position.epoch:016x}"
+        # Older programs wrote text as it is whatever the option said, and gave it the name of that.
+        name, plain = (f"{stem}{ending(self._format, c)}" for c in (self._compression, "none"))
+        return self._place.give(name, position.attempt, fill, former=plain if plain != name else None)
 
 
 def _rows(batches: Iterable[pa.RecordBatch], width: int) -> Iterator[pa.RecordBatch]:

@@ -49,7 +49,7 @@ class JobStatus:
     kind: str
     group: str
     status: ShownStatus
-    """See `Job.shown_status`."""
+    """See `ShownStatus`."""
     committed_epoch: int
     frontier: int
     lag_ms: int
@@ -192,13 +192,14 @@ class Status:
         now_ms = runtime.clock.now_ms()
         unread_ms = 0 if unread is None else now_ms - unread.since_ms
         told = None if job.error is not None else unread
-        held = next((j for j in live.graph.lane_of(job) if j.error is not None and j is not job), None)
+        holder = self._barriers.holder(job)
+        status: ShownStatus = job.shown_status
         return JobStatus(
             id=job.id,
             name=job.name,
             kind=live.graph.relation(job.id).record.kind,
             group=job.group,
-            status=job.shown_status,
+            status="held" if holder is not None and status == "running" else status,
             committed_epoch=job.committed,
             frontier=frontier,
             lag_ms=max(unread_ms, _lag_ms(now_ms, newest(live.graph.exact(job.id)) or 0)),
@@ -212,7 +213,7 @@ class Status:
             row_errors=m.row_errors,
             late_rows=m.late_rows,
             progress=job.catching_up.text
-            or ("" if held is None else f'held up by "{held.name}" of its checkpoint group'),
+            or ("" if holder is None else f'held up by "{holder.name}" of its checkpoint group'),
             waiting_for=self._barriers.waiting_for(job, attempt),
             failures=job.failures,
             retry_in_ms=round(retry_s * 1000),

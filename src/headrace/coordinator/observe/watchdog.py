@@ -135,13 +135,17 @@ class Barriers:
             return ""
         return f"its retry in {left_s:.1f} s" + (f": {job.error.message}" if job.error is not None else "")
 
+    def holder(self, job: Job) -> Job | None:
+        """Another job that moves in step with it and cannot go on, so that none of them does. The lock is held."""
+        others = (j for j in self._graph.lane_of(job) if j is not job)
+        return next((j for j in others if j.error is not None or not j.runnable), None)
+
     def _of_group(self, job: Job) -> str:
         """Another job that moves in step with it and cannot go on, or works at present."""
-        others = [j for j in self._graph.lane_of(job) if j is not job]
-        held = next((j for j in others if j.error is not None or not j.runnable), None)
+        held = self.holder(job)
         if held is not None:
             return f'"{held.name}" of its checkpoint group, which is {held.shown_status}'
-        busy = next((j for j in others if j.activity.attempt is not None), None)
+        busy = next((j for j in self._graph.lane_of(job) if j is not job and j.activity.attempt is not None), None)
         return "" if busy is None else f'"{busy.name}" of its checkpoint group to finish its part of the epoch'
 
     def _of_input(self, job: Job) -> str:

@@ -102,8 +102,8 @@ class Metrics:
             self.remark = result.remark
 
 
-ShownStatus = Literal["quarantined", "failing", "paused", "starting", "creating", "running"]
-"""What people see of a job's life, the worst first."""
+ShownStatus = Literal["quarantined", "failing", "paused", "held", "starting", "creating", "running"]
+"""What people see of a job's life, the worst first. `held` is one that would run, but for another of its group."""
 
 
 @dataclass
