@@ -538,13 +538,17 @@ def test_what_failed_is_told_to_who_may_see_the_rows(database: Database, root: S
     run(root, "DROP ROLE watcher")
 
 
+@pytest.mark.parametrize("kind", ["source", "table"])
 def test_why_a_source_cannot_be_read_is_told_to_its_owner(
-    database: Database, root: Session, monkeypatch: pytest.MonkeyPatch
+    database: Database, root: Session, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    """Who owns a view over it sees that it is so: the error may have values of rows that the view does not show."""
-    run(root, "CREATE SOURCE away (a int) WITH (connector = 'datagen', rows_per_second = '1')",
-        "CREATE MATERIALIZED VIEW of_it AS SELECT count(*) AS n FROM away",
-        "ALTER MATERIALIZED VIEW of_it OWNER TO anna")  # fmt: skip
+    """Who owns a view over it sees that it is so: the error may have values of rows that the view does not show.
+
+    The source of a table with a connector is hidden, and goes by the name of the table.
+    """
+    run(root, f"CREATE {kind} away_{kind} (a int) WITH (connector = 'datagen', rows_per_second = '1')",
+        f"CREATE MATERIALIZED VIEW of_it_{kind} AS SELECT count(*) AS n FROM away_{kind}",
+        f"ALTER MATERIALIZED VIEW of_it_{kind} OWNER TO anna")  # fmt: skip
 
     def failing(*given: Any) -> Binding:
         raise SourceError("confidential", detail="confidential, too")
@@ -553,16 +557,18 @@ def test_why_a_source_cannot_be_read_is_told_to_its_owner(
     anna = database.session(user="anna")
 
     def told(session: Session) -> tuple[Any, ...]:
-        (row,) = (r for r in next(iter(session.execute("SHOW JOBS"))).rows() if r[1] == "of_it")
-        (error,) = next(iter(session.execute("SELECT error FROM headrace_catalog.jobs WHERE name = 'of_it'"))).rows()
+        (row,) = (r for r in next(iter(session.execute("SHOW JOBS"))).rows() if r[1] == f"of_it_{kind}")
+        sql = f"SELECT error FROM headrace_catalog.jobs WHERE name = 'of_it_{kind}'"
+        (error,) = next(iter(session.execute(sql))).rows()
         return (row[2], row[4], row[5], *error)
 
     eventually(lambda: told(root)[1] is not None, "the source to fail")
-    whole = 'source "away": confidential'
+    whole = f'{kind} "away_{kind}": confidential'
     assert told(root) == ("running", whole, "confidential, too", whole)
-    hidden = 'source "away": <insufficient privilege>'
+    hidden = f'{kind} "away_{kind}": <insufficient privilege>'
     assert told(anna) == ("running", hidden, hidden, hidden)
-    run(root, "ALTER SOURCE away PAUSE")
-    eventually(lambda: told(root) == ("running", None, None, None), "what nobody looks at not to be told")
+    if kind == "source":
+        run(root, "ALTER SOURCE away_source PAUSE")
+        eventually(lambda: told(root) == ("running", None, None, None), "what nobody looks at not to be told")
     anna.close()
     monkeypatch.undo()
