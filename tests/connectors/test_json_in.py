@@ -17,6 +17,7 @@ from headrace.common.columns import Column
 from headrace.connectors import json_in
 from headrace.connectors.json_in import FEW, JsonRecords, json_rows, rows_at_once, rows_one_by_one
 from headrace.connectors.parsed_values import objects_to_array
+from headrace.connectors.spelling import SpelledKeys
 from support import examples
 
 KINDS = ["bigint", "int", "smallint", "double", "float", "string", "boolean", "decimal(10,2)", "decimal(38,10)", "date",
@@ -85,7 +86,8 @@ def a_record(rng: random.Random, columns: list[Column]) -> bytes:
     keys = [json.dumps(name, ensure_ascii=rng.random() < 0.5).encode() for name, _ in fields]
     if rng.random() < 0.1:
         keys = [key.replace(b"K", b"\\u004b") for key in keys]
-    inside = b",".join(blank + key + b":" + value for key, (_, value) in zip(keys, fields))
+    behind = rng.choice([b"", b"", b" ", b"\n\t "])
+    inside = b",".join(blank + key + behind + b":" + value for key, (_, value) in zip(keys, fields))
     before, after = (rng.choice([b"", b"", b"", b" ", b"{", b"}", b"{}", b"[", b",", b"\xef\xbb\xbf"])
                      if rng.random() < 0.1 else b"" for _ in range(2))  # fmt: skip
     return before + b"{" + inside + b"}" + after
@@ -201,3 +203,22 @@ def test_a_field_that_is_there_stands_for_no_other(kind: str) -> None:
     batch, faults = json_rows([b'{"r":{"a":1}}', b'{"r":{"A":2}}'], [Column("r", kind)])
     assert [row["r"] for row in batch.to_pylist()] == [{"a": 1, "A": None}, {"a": None, "A": 2}]
     assert faults == []
+
+
+@pytest.mark.parametrize(
+    "record, name, wanted",
+    [
+        ('{"id": "ID", "Other": "Id"}', "id", "id"),
+        ('{"other": "x\\"ID"}', "id", "id"),
+        ('{"a": 1, "Id" \n: 2}', "id", "Id"),
+        ('{"id": 1, "Id": 2}', "id", None),
+        ('{"id": 1}', "Id", "id"),
+        ('{"id": 1}', "ID", "id"),
+        ('{"A:b": 1}', "a:b", "A:b"),
+        ('{"\\u0049d": 1}', "id", None),
+        ('{"\N{KELVIN SIGN}": 1}', "k", None),
+        ('{"X": 1, "Ä": 1}', "ä", None),
+    ],
+)
+def test_how_a_key_is_spelled_that_stands_for_a_column(record: str, name: str, wanted: str | None) -> None:
+    assert SpelledKeys(record.encode()).of(name) == wanted

@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from functools import cached_property, lru_cache
+from string import ascii_uppercase
 from typing import Final, TypeVar
 
 V = TypeVar("V")
@@ -20,6 +21,10 @@ _ESCAPED: Final = re.compile(rb'\\u[0-9a-fA-F]{4}[^"]*(?:"\s*(:)?)?')
 
 It matches whatever stands there, so that each letter is looked at once: a long text may have nothing else.
 """
+_CAPITALS: Final = bytes.maketrans(ascii_uppercase.encode(), b"A" * 26)
+_BUT_KEYS: Final = bytes(c for c in range(256) if chr(c) not in ascii_uppercase + '":')
+"""What is left out of a text so that a key with a capital in it, be there blanks behind it, ends with `A":`."""
+_WITH_CAPITALS: Final = re.compile(rb'"([^"A-Z]*+[A-Z][^"]*+)"[ \t\r\n]*+:')
 _KELVIN: Final = "\N{KELVIN SIGN}".encode()
 """The only letter outside of ASCII that has a small one within."""
 
@@ -79,6 +84,8 @@ class SpelledKeys:
         """How all keys are spelled that stand for a column; None where that is not plain to see."""
         if json.dumps(name, ensure_ascii=False)[1:-1] != name or "/" in name or not self._plain:
             return None
+        if name.isascii() and name == name.lower() and ":" not in name and name not in self._with_capitals:
+            return name
         same, low = f'"{name}"'.encode(), f'"{name.lower()}"'.encode()
         lowered = self._lowered if name.isascii() else self._data.decode().lower().encode()
         if lowered.count(low) == self._data.count(same):
@@ -93,6 +100,13 @@ class SpelledKeys:
         """Whether the letters of keys are those that stand there."""
         escaped = any(found[1] for found in _ESCAPED.finditer(self._data))
         return not escaped and _KELVIN not in self._data
+
+    @cached_property
+    def _with_capitals(self) -> frozenset[str]:
+        """Keys that have capitals of ASCII, in small letters: what is not among them and has none is no other key."""
+        if b'A":' not in self._data.translate(_CAPITALS, _BUT_KEYS):
+            return frozenset()
+        return frozenset(key.decode(errors="replace").lower() for key in set(_WITH_CAPITALS.findall(self._data)))
 
     @cached_property
     def _lowered(self) -> bytes:
