@@ -16,6 +16,8 @@ from headrace.common.columns import Column
 from headrace.connectors.base import Admission, Binding, Offsets, Source
 from headrace.connectors.kafka import options as options_module
 from headrace.connectors.kafka import source as source_module
+from headrace.connectors.kafka import topics
+from headrace.connectors.kafka.topics import Asking, asking_at
 from headrace.connectors.sources import open_source
 from headrace.coordinator.run.guard import as_headrace_error, without_frames
 from headrace.errors import HeadraceError, InvalidParameter, SourceError
@@ -187,6 +189,40 @@ def test_records_of_another_topic_are_none_of_this_one(kafka: Kafka, monkeypatch
     monkeypatch.setattr(source_module, "read_range", made_again)
     with pytest.raises(SourceError):
         read(found, {}, bound.offsets)
+    monkeypatch.undo()
+    bound = bind(source(kafka, topic))
+    monkeypatch.setattr(source_module, "read_range", made_again)
+    [task] = found.plan({}, bound.offsets, 1)
+    with pytest.raises(SourceError):
+        next(found.read(task))  # as of a query with LIMIT, which does not read to the end
+
+
+def test_what_is_read_at_once_is_checked_once(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic, asked = new_topic(kafka, 2), list[str]()
+    kafka.send(topic, *(f'{{"a": {i}}}' for i in range(10)), partition=0)
+    found = source(kafka, topic)
+    bound = bind(found)
+    describe = Asking.describe
+    monkeypatch.setattr(Asking, "describe", lambda self, name: asked.append(name) or describe(self, name))
+    assert len(read(found, {}, bound.offsets, 1)) == 10
+    assert len(asked) == 2, "before the records, and behind them"
+    kafka.send(topic, '{"a": 11}', partition=1)
+    [task] = found.plan({}, bind(found).offsets, 1)
+    asked.clear()
+    assert sum(b.batch.num_rows for b in found.read(task)) == 11
+    assert len(asked) == 3
+
+
+def test_clients_of_tasks_are_let_go_of() -> None:
+    first = asking_at({"bootstrap.servers": "localhost:1"})
+    for port in range(2, topics.KEPT + 1):
+        asking_at({"bootstrap.servers": f"localhost:{port}"})
+    assert asking_at({"bootstrap.servers": "localhost:1"}) is first
+    second = asking_at({"bootstrap.servers": "localhost:2"})
+    for port in range(100, 99 + topics.KEPT):
+        asking_at({"bootstrap.servers": f"localhost:{port}"})
+    assert asking_at({"bootstrap.servers": "localhost:2"}) is second
+    assert asking_at({"bootstrap.servers": "localhost:1"}) is not first, "it is the one that was not wanted for longest"
 
 
 def test_kafkas_own_tools_show_how_far_readers_are(kafka: Kafka) -> None:

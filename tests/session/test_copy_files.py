@@ -119,8 +119,11 @@ def test_what_does_not_fit_writes_nothing(items: Database, tmp_path: Path) -> No
     with pytest.raises(HeadraceError, match='null value in column "name"'):
         items.sql(f"COPY strict FROM '{tmp_path}'")
     (tmp_path / "a.json").write_text('{"id": 1, "name": "a"}\n{"id": "x", "name": "b"}\n')
-    with pytest.raises(HeadraceError, match=r"a\.json, line 2, column id"):
+    with pytest.raises(HeadraceError, match=r"a\.json, line 2, column id") as caught:
         items.sql(f"COPY strict FROM '{tmp_path}'")
+    assert caught.value.hint == "mend the file: either all of its rows are copied or none", (
+        "there is no source to alter"
+    )
     assert items.sql("SELECT * FROM strict").rows() == []
     with pytest.raises(HeadraceError, match="there is no file to copy") as caught:
         items.sql(f"COPY strict FROM '{tmp_path}/*.parquet'")

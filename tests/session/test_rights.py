@@ -567,8 +567,17 @@ def test_why_a_source_cannot_be_read_is_told_to_its_owner(
     assert told(root) == ("running", whole, "confidential, too", whole)
     hidden = f'{kind} "away_{kind}": <insufficient privilege>'
     assert told(anna) == ("running", hidden, hidden, hidden)
+
+    def warned(session: Session, statement: str = "FLUSH") -> list[tuple[str, str, str]]:
+        found = next(iter(session.execute(statement))).notices
+        return [(n.message, n.severity, n.sqlstate) for n in found]
+
+    text = f'{kind} "away_{kind}" cannot be read'
+    assert warned(root) == warned(root, "WAIT") == [(f"{text}: confidential", "WARNING", "HR010")]
+    assert warned(anna) == [(text, "WARNING", "HR010")]
     if kind == "source":
         run(root, "ALTER SOURCE away_source PAUSE")
         eventually(lambda: told(root) == ("running", None, None, None), "what nobody looks at not to be told")
+        assert warned(root) == []
     anna.close()
     monkeypatch.undo()

@@ -13,6 +13,8 @@ from headrace.common.lazy_dataclass import dataclass
 from headrace.connectors.base import ReadBatch, RowError, Unit
 from headrace.errors import SourceError
 
+PAST_IT = "ALTER SOURCE s SET on_error = 'null' (of a table: ALTER TABLE t) goes on past it, with NULL for it"
+"""What is hinted at where a source fails at a row."""
 SAMPLES_PER_BATCH = 20
 VALUE_SAMPLE_CHARS = 80
 
@@ -54,10 +56,7 @@ def apply_policy(parsed: ParsedRows, columns: Sequence[Column], on_error: str) -
     if not errors:
         return ReadBatch(parsed.batch)
     if on_error == "fail":
-        raise SourceError(
-            str(errors[0][1]),
-            hint="ALTER SOURCE s SET on_error = 'null' (of a table: ALTER TABLE t) goes on past it, with NULL for it",
-        )
+        raise SourceError(str(errors[0][1]), hint=PAST_IT)
     if on_error == "skip":
         drop = np.zeros(parsed.batch.num_rows, bool)
         drop[[row for row, _ in errors]] = True

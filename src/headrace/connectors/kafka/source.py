@@ -262,14 +262,23 @@ class KafkaSource(Source):
         return [{**task, **topic} for task in joined_ranges(tasks, parallelism)]
 
     def read(self, task: ReadTask) -> Iterator[ReadBatch]:
-        """See `Source`. A topic that was what was bound, and is it in the end, was it all along."""
+        """See `Source`. A topic that was what was bound, and is it in the end, was it all along.
+
+        Whoever takes no more than the first rows, as many as are read at once, has them when that is known, too.
+        """
         reading = TopicReading(self._topic, self._config, self._name, self._shape.bare)
         check = partial(asking_at(self._config).check, self._topic, task[TOPIC])
         check()
+        begun = whole = False
         for partition, low, high in task["ranges"]:
             for records in read_range(reading, partition, low, high, check):
-                yield replace(self._shape.rows(records, partition, self._on_error), size=size_of(records))
-        check()
+                found = replace(self._shape.rows(records, partition, self._on_error), size=size_of(records))
+                if not begun:
+                    check()
+                    begun, whole = True, len(task["ranges"]) == 1 and records[-1].offset() + 1 >= high
+                yield found
+        if not whole:
+            check()
 
 
 def _partitions(offsets: Offsets) -> dict[int, tuple[int, int]]:

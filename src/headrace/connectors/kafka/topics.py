@@ -15,9 +15,11 @@ if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
 T = TypeVar("T")
+KEPT = 16
+"""Clients of a process that are kept for tasks."""
 _lock = threading.Lock()
 _known: dict[tuple[int, str], Asking] = {}
-"""Process, configuration -> who asks there, for all tasks."""
+"""Process, configuration -> who asks there, for all tasks; the last one was wanted last."""
 
 
 class Asking:
@@ -66,7 +68,12 @@ def other_topic(topic: str) -> SourceError:
 
 
 def asking_at(config: Mapping[str, object]) -> Asking:
-    """Who asks for all tasks of this process that are configured alike."""
-    key = os.getpid(), repr(sorted(config.items()))
+    """Who asks for all tasks of this process that are configured alike. Who has not been wanted for long is let go."""
+    process = os.getpid()
+    key = process, repr(sorted(config.items()))
     with _lock:
-        return _known.setdefault(key, Asking(config))
+        found = _known[key] = _known.pop(key) if key in _known else Asking(config)
+        own = [one for one in _known if one[0] == process]
+        for one in own[:-KEPT]:
+            del _known[one]
+        return found

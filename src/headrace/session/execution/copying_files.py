@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 import uuid
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any, Final
 
 from headrace.catalog.contents import SourceContent, TableContent
@@ -25,10 +25,11 @@ from headrace.connectors.files.out import check_format, compression_of
 from headrace.connectors.files.store_access import local_path
 from headrace.connectors.leaving import columns_outside
 from headrace.connectors.option_reader import check_secrets
+from headrace.connectors.policy import PAST_IT
 from headrace.connectors.sources import check_secret_options, open_source
 from headrace.coordinator.decide.watermarks import declared
 from headrace.dataflow.operators.copy_write import OUTCOME, WriteFile
-from headrace.errors import InvalidParameter, NotSupported, SourceError
+from headrace.errors import HeadraceError, InvalidParameter, NotSupported, SourceError
 from headrace.session.context import Context
 from headrace.session.engine import columns_of
 from headrace.session.execution import fed, secrets
@@ -84,12 +85,23 @@ def copy_from_files(context: Context, statement: st.CopyFromFiles) -> Result:
 
     def run(transaction: Transaction) -> tuple[Result, None]:
         engine = context.engine
-        with context.jobs.running(statement.text):
+        with _without_source(), context.jobs.running(statement.text):
             frame = engine.source_leaf(engine.session_for(None), files, offsets, [c.name for c in read], values)
             written = insert_frame(context, transaction, record, columns, frame, defaults, ignore=ignore)
         return Result(statement.counted(written.inserted), notices=told), None
 
     return run_writing(context, run)
+
+
+@contextmanager
+def _without_source() -> Iterator[None]:
+    """Say nothing of a source that could be altered: there is none."""
+    try:
+        yield
+    except HeadraceError as error:
+        if error.hint == PAST_IT:
+            error.hint = "mend the file: either all of its rows are copied or none"
+        raise
 
 
 def _half_written(statement: st.CopyFromFiles, offsets: Offsets, hidden: Mapping[str, str]) -> list[Notice]:

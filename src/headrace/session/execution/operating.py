@@ -7,7 +7,7 @@ from typing import Final
 from headrace.session.context import Context
 from headrace.session.execution.handler import Handler, InScript, Needs, Server, not_yet
 from headrace.session.execution.value_results import having, rows_result
-from headrace.session.result import Result
+from headrace.session.result import Notice, Result
 from headrace.sql import statements as st
 
 _PROMOTED = (("pg_promote", "boolean"),)
@@ -16,13 +16,27 @@ _PROMOTED = (("pg_promote", "boolean"),)
 def flush(context: Context, statement: st.Flush) -> Result:
     """FLUSH."""
     context.flush()
-    return Result(statement.tag)
+    return Result(statement.tag, notices=_unreadable(context))
 
 
 def wait(context: Context, statement: st.Wait) -> Result:
     """WAIT."""
     context.flush()
-    return Result(statement.tag)
+    return Result(statement.tag, notices=_unreadable(context))
+
+
+def _unreadable(context: Context) -> list[Notice]:
+    """A warning for each source of which views do not have what is there by now, since it cannot be read."""
+    state, errors = context.catalog.state, context.coordinator.source_errors()
+    read = {i for job in context.coordinator.jobs() for i in job.upstreams} if errors else set[int]()
+    found = [(record, errors[i][0]) for i in sorted(read & errors.keys()) if (record := state.objects.get(i))]
+    return [
+        Notice(
+            f"{record.in_words} cannot be read" + (f": {error.message}" if context.may_know(record.id) else ""),
+            "WARNING", error.sqlstate,
+        )
+        for record, error in found
+    ]  # fmt: skip
 
 
 def promote(context: Context, statement: st.Promote) -> Result:
