@@ -97,6 +97,7 @@ def run(server: Server, there: Postgres, points: tuple[str, ...]) -> None:
             assert len(connection.execute("SELECT FROM pg_replication_slots").fetchall()) == 1
         server.start()
         assert server.rows(names) == []
+        eventually(lambda: server.rows("SELECT source FROM headrace_catalog.dropped_sources") == [])
         with there.connect() as connection:
             assert connection.execute("SELECT FROM pg_replication_slots").fetchall() == []
             assert connection.execute("SELECT FROM pg_publication").fetchall() == []

@@ -2,7 +2,8 @@
 
 options.py        the options of the connector, and connections made by them
 tables.py         what PostgreSQL's catalogs say of a table
-cdc.py            the `postgres-cdc` source of one table with a slot of its own: its content, then its changes
+cdc.py            the `postgres-cdc` source of one table with a slot of its own: what it is bound to
+table_reading.py  how rows of a table are read by tasks, with a slot of its own or not: its content, then its changes
 slot.py           the `postgres-cdc` source of several tables: one slot and publication, bound together
 slot_table.py     a table of such a source: its content and its changes
 slot_sharing.py   when a table of a shared slot begins, what it is bound to, how far the slot may be moved on. No I/O
