@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import threading
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from headrace.catalog.contents import SourceContent
 from headrace.catalog.records import ObjectRecord
 from headrace.common.clock import ManualClock
 from headrace.common.faults import disarm_all
-from headrace.connectors.base import Binding, Source
+from headrace.connectors.base import Admission, Binding, Source
 from headrace.connectors.datagen import DatagenSource
 from headrace.coordinator.decide.machine import align_for_reads
 from headrace.coordinator.decide.query_epochs import Candidate, Floors
@@ -549,6 +550,41 @@ def test_all_there_is_of_a_source_that_answers_late(db: Database, monkeypatch: p
 def test_of_rows_without_end_a_query_takes_what_one_epoch_takes(db: Database) -> None:
     s = db.source("s", connector="datagen", rows_per_second="unlimited", max_rows_per_epoch="50")
     assert (seen(db, s), seen(db, s)) == (50, 100)
+
+
+def test_a_query_of_what_no_job_reads_heeds_no_limit_of_the_source(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits, latest = list[Admission](), DatagenSource.latest_offsets
+
+    def noted(source: DatagenSource, after: Any, limit: Admission, now_ms: int) -> Binding:
+        limits.append(limit)
+        return latest(source, after, limit, now_ms)
+
+    monkeypatch.setattr(DatagenSource, "latest_offsets", noted)
+    own = {"rows_per_second": "unlimited", "number_of_rows": "1000", "max_rows_per_epoch": "10"}
+    s = db.source("s", connector="datagen", **own)
+    assert seen(db, s) == 1000 and [limit.whole for limit in limits] == [True], "not by a hundred ticks"
+    other = db.source("other", connector="datagen", **own)
+    db.view("v", other)
+    limits.clear()
+    db.c.tick()
+    assert [limit.whole for limit in limits] == [False], "what a job takes in is bounded as the source says"
+
+
+def test_many_who_ask_at_once_are_answered_by_one_tick(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store(monkeypatch, 5)
+    s = db.source("s", **MADE)
+    asks = db.c._parts.ticker
+    asks.ask({s: -math.inf})
+    assert store.asked == 1, "it is not bound"
+    told_s = db.core.live.graph.relations[s].told_s
+    asks.ask({s: told_s - 0.001})
+    assert store.asked == 1, "another one has asked after this one began to wait"
+    asks.ask({s: told_s})
+    assert store.asked == 2, "what there was at the same moment may be older"
+    asks.ask({s + 1000: told_s})
+    assert store.asked == 2, "it is gone"
 
 
 def test_a_source_that_is_slowed_down_is_asked_once(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:

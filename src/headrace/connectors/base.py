@@ -38,10 +38,12 @@ class Admission:
     """What a row counts for, by what has been read of the source; 0 if there is nothing to go by."""
     guessed: bool = False
     """Nothing has been read: who can look at some rows at little cost binds by what they have, and says it."""
+    whole: bool = False
+    """A query asks for all there is, which no job takes in: a source's own limit is none, where there is an end."""
 
     def rows(self, own_limit: int | None = None) -> int | None:
-        """The smaller of this limit and the source's own, None if there is neither."""
-        limits = [limit for limit in (self.max_rows, own_limit) if limit is not None]
+        """The smaller of this limit and the source's own, as far as that holds; None if there is neither."""
+        limits = [limit for limit in (self.max_rows, None if self.whole else own_limit) if limit is not None]
         return min(limits) if limits else None
 
     def estimated_rows(self, own_limit: int | None = None) -> int | None:

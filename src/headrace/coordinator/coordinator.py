@@ -638,7 +638,7 @@ class Coordinator:
         core, ticker = self._core, self._parts.ticker
         with core.live.lock:
             relations = [core.live.graph.relation(i) for i in asked]
-        ticker.tick(also=asked.keys())
+        ticker.ask({i: question.since_s for i, question in asked.items()})
         owing = [r for r in relations if not r.bound or ticker.owes(r, asked[r.id].since_s)]
         for relation in relations:
             error = relation.error  # behind `owing`: it is there before the source counts as having answered

@@ -162,13 +162,26 @@ class Ticker:
         A source that fails or does not answer in time is not bound. Raises what the catalog does.
         """
         with self._ticking:
-            polls = self._poll(also)
-            with self._live.epochs.epoch() as epoch:
-                self._bind(epoch, polls)
-            for poll in polls:  # whoever sees that finds what is bound by it, or the error
-                for each in poll.relations:
-                    each.told_s = poll.since_s
-            return epoch
+            return self._made(also)
+
+    def ask(self, since_s: Mapping[int, float]) -> None:
+        """Make a tick that asks these sources; many who want to know the same at once are answered by one.
+
+        None is made if each has been asked after the time that is given, by a tick that was waited for.
+        """
+        with self._ticking:
+            known = self._live.graph.relations
+            if any((r := known.get(i)) is not None and (not r.bound or r.told_s <= at) for i, at in since_s.items()):
+                self._made(since_s.keys())
+
+    def _made(self, also: Collection[int]) -> int:
+        polls = self._poll(also)
+        with self._live.epochs.epoch() as epoch:
+            self._bind(epoch, polls)
+        for poll in polls:  # whoever sees that finds what is bound by it, or the error
+            for each in poll.relations:
+                each.told_s = poll.since_s
+        return epoch
 
     def answered(self, source_ids: Sequence[int], wait_s: float) -> bool:
         """Whether none of these sources owes an answer, after waiting a while for them. Holds up no tick."""
@@ -357,7 +370,7 @@ class Ticker:
         read = [r for r in poll.tables if r.size.bytes] or [relation]
         rows = Admission(settings.max_rows_per_epoch).rows(None if poll.allowed is None else poll.allowed.rows)
         if poll.unread:
-            return Admission(rows)
+            return Admission(rows, whole=True)
         return Admission(rows, most_bytes, max(r.counted_bytes(most_bytes) for r in read), not read[0].size.bytes)
 
     def _follower(self, relation: LiveRelation) -> FollowingTable:
