@@ -26,6 +26,8 @@ RECORDS: Final = 100
 """Records of a place that say how wide they are there; more may come with them."""
 BYTES: Final = 1 << 20
 """Of a partition's records in a place that say so, too, where there are fewer: wide ones are not all fetched."""
+TOGETHER: Final = 10
+"""Records that are taken from the client at once: no more are fetched in vain."""
 PATIENCE_S: Final = 2.0
 """How long all of it may take: who waits for the first rows is not kept waiting for an estimate."""
 
@@ -93,7 +95,7 @@ def _widest(client: Polling, partitions: set[int], reading: TopicReading, until_
     while left:
         if time.monotonic() > until_s:
             return None
-        for message in asked(reading.name, SourceError, lambda: client.consume(RECORDS, GATHER_S)):
+        for message in asked(reading.name, SourceError, lambda: client.consume(TOGETHER, GATHER_S)):
             found = widths.setdefault(message.partition(), [])
             if message.error() is None:
                 found.append(_size(message, reading.bare))
