@@ -62,6 +62,7 @@ class Scene:
             runs_all=lambda: self.running,
             wait_planned=lambda check: self.said.append("planned"),
             flush=lambda check: self.said.append("flushed"),
+            source_errors=dict,
         )
         self.home = Home(self.coordinator, self.catalog, self.settings)
         self.runner = Runner()
