@@ -69,9 +69,9 @@ def open_db(tmp_path: Path, there: There, monkeypatch: pytest.MonkeyPatch) -> It
         db.close()
 
 
-def dropped(db: Database, number: int = 900, **more: Any) -> LeavingRecord:
+def dropped(db: Database, number: int = 900, *, options: dict[str, str] = OPTIONS, **more: Any) -> LeavingRecord:
     """A note, as the drop of a source leaves one."""
-    source = ObjectRecord(number, SourceContent(), "public", f"s{number}", options=OPTIONS)
+    source = ObjectRecord(number, SourceContent(), "public", f"s{number}", options=options)
     note = LeavingRecord(source, offsets={"lsn": 7}, **{"dropped_ms": db.core.runtime.clock.now_ms(), **more})
     db.catalog.transact([Put(note)])
     db.core.live.notify()
@@ -121,6 +121,7 @@ def test_another_server_goes_on(open_db: Callable[[], Database], there: There) -
     db = open_db()
     eventually(lambda: left(db) == [])
     assert len(there.asked) == count + 1
+    assert len(db.events("source_let_go")) == 1, "the server before it has said that it is there still"
 
 
 def test_what_may_be_of_others_is_left_alone_and_told(open_db: Callable[[], Database], there: There) -> None:
@@ -172,6 +173,33 @@ def test_who_makes_it_lets_go_of_what_is_left_first(open_db: Callable[[], Databa
         with db.c.holding({"connector": "datagen"}):
             pass
     assert db.events("source_let_go") == [], "it was never said not to be"
+
+
+def test_a_statement_waits_once_for_a_server_that_does_not_answer(
+    open_db: Callable[[], Database], there: There
+) -> None:
+    """Not for each of the sources that are dropped together, nor for all that is left of a shared slot."""
+    db = open_db()
+    elsewhere = {**OPTIONS, "hostname": "elsewhere"}
+    with db.core.live.lock:  # before the thread has seen them
+        for number, options in enumerate([*[{**OPTIONS, "slot.name": f"of_{i}"} for i in range(3)], elsewhere], 900):
+            dropped(db, number, options=options)
+        told = db.c.let_go([900, 901, 902, 903])
+        assert len(there.asked) == 2 and left(db) == [900, 901, 902, 903]
+        assert ["nobody answers; it is tried again" in text for text in told] == [True, False, False, True]
+        assert "is still there: it is asked later (headrace_catalog.dropped_sources)" in told[1]
+    there.answers = True
+    eventually(lambda: left(db) == [])
+    there.answers = False
+    with db.core.live.lock:
+        for number in (910, 911, 912):
+            dropped(db, number)
+        there.asked.clear()
+        with db.c.holding(OPTIONS):
+            assert len(there.asked) == 1
+        there.answers = True
+        with db.c.holding(OPTIONS):
+            assert left(db) == [] and len(there.asked) == 4
 
 
 def test_what_cannot_be_noted_as_done_is_done_again(

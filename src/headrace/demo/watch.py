@@ -30,7 +30,7 @@ class Watcher:
                 self._client = self._server.connect()
             self._jobs(self._client)
             for view in self._board.views:
-                if view.status in ("running", "failing", "paused"):
+                if view.status in ("running", "failing", "held", "paused"):
                     self._look(self._client, view)
             self._polls += 1
             if self._polls % _TIMES_EVERY == 0:

@@ -38,6 +38,7 @@ GIVEN_UP_MS = 7 * 24 * 3_600_000
 """So long after its drop what does not answer is given up."""
 LEFT, LET_GO = "source_left", "source_let_go"
 """The kinds of its events."""
+_SHOWN = "headrace_catalog.dropped_sources"
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,8 @@ class _Trouble:
     """When to try again, by the monotonic clock."""
     failures: int = 0
     error: str = ""
+    told: bool = False
+    """It was said that it is there still, perhaps by a server before this one."""
 
 
 class Leftovers:
@@ -79,12 +82,26 @@ class Leftovers:
     # ---- statements
 
     def let_go(self, ids: Sequence[int]) -> list[str]:
-        """Let go of what sources held that were dropped just now; what to tell of what is there still."""
+        """Let go of what sources held that were dropped just now; what to tell of what is there still.
+
+        Of a server that does not let go of one the rest is left to the thread: nobody waits for each of a hundred.
+        """
         state = self._catalog.state
         left = [state.leaving[i] for i in ids if i in state.leaving]
         if left:
             fault_point("source.dropped.after")
-        return [told for record in left if (told := self._attempt(record, later=False)) is not None]
+        told: list[str] = []
+        away: set[tuple[str | None, ...]] = set()
+        for record in left:
+            server = slot_of(record.source.options)[:-1]
+            if server in away:
+                told.append(f"{_still(record)}: it is asked later ({_SHOWN})")
+                continue
+            text = self._attempt(record, later=False)
+            told += [] if text is None else [text]
+            if self._is_left(record):
+                away.add(server)
+        return told
 
     @contextmanager
     def holding(self, options: Mapping[str, str]) -> Iterator[None]:
@@ -97,8 +114,11 @@ class Leftovers:
             yield
             return
         with self._turn(slot):
-            for record in [r for r in self._catalog.state.leaving.values() if slot_of(r.source.options) == slot]:
-                self._try(record, later=True)
+            for _, record in sorted(self._catalog.state.leaving.items()):  # a slot before its tables
+                if slot_of(record.source.options) == slot:
+                    self._try(record, later=True)
+                    if self._is_left(record):  # nor are the others let go of, which would be waited for one by one
+                        break
             yield
 
     def standing(self) -> list[Leftover]:
@@ -118,7 +138,7 @@ class Leftovers:
         """The thread's main function. What a server before this one has left is due at once."""
         with self._live.lock:
             for key in self._catalog.image.leaving:
-                self._troubles.setdefault(key, _Trouble(self._runtime.clock.monotonic_s()))
+                self._troubles.setdefault(key, _Trouble(self._runtime.clock.monotonic_s(), told=True))
         self._guard.forever(NAME, self._loop)
 
     def _loop(self) -> None:
@@ -166,7 +186,7 @@ class Leftovers:
         edits: list[Edit] = [Delete("leaving", record.key)]
         if alone is not None:
             edits.append(AddEvent(LEFT, record.key, f"{_named(record)} was dropped: {alone}"))
-        elif trouble is not None and trouble.failures:
+        elif trouble is not None and trouble.told:
             edits.append(AddEvent(LET_GO, record.key, f"what {_named(record)} held where it read is let go of"))
         self._catalog.transact(edits)
         with self._live.lock:
@@ -176,19 +196,22 @@ class Leftovers:
         clock = self._runtime.clock
         with self._live.lock:
             trouble = self._troubles.setdefault(record.key, _Trouble(0.0))
-            trouble.failures, trouble.error = trouble.failures + 1, error
+            trouble.failures, trouble.error, trouble.told = trouble.failures + 1, error, True
             pause_ms = retry_delay_ms(trouble.failures, FIRST_MS, LONGEST_MS, random.random())
             trouble.due_s = clock.monotonic_s() + pause_ms / 1000
             first = trouble.failures == 1
-        text = f"what {_named(record)} holds where it reads is still there: {error}"
+        text = f"{_still(record)}: {error}"
         given_up = clock.now_ms() - record.dropped_ms >= GIVEN_UP_MS
-        text += "; it is given up" if given_up else "; it is tried again (headrace_catalog.dropped_sources)"
+        text += "; it is given up" if given_up else f"; it is tried again ({_SHOWN})"
         edits: list[Edit] = [AddEvent(LEFT, record.key, text)] if first or given_up else []
         edits += [Delete("leaving", record.key)] if given_up else []
         if edits:
             self._guard.chore("telling what dropped sources hold", lambda: self._catalog.transact(edits))
         self._live.notify()
         return text
+
+    def _is_left(self, record: LeavingRecord) -> bool:
+        return record.key in self._catalog.image.leaving
 
     @contextmanager
     def _turn(self, slot: tuple[str | None, ...]) -> Iterator[None]:
@@ -206,3 +229,7 @@ class Leftovers:
 
 def _named(record: LeavingRecord) -> str:
     return record.source.in_words
+
+
+def _still(record: LeavingRecord) -> str:
+    return f"what {_named(record)} holds where it reads is still there"
