@@ -13,6 +13,7 @@ from headrace.connectors.base import Admission, Binding, Source
 from headrace.connectors.kafka import looking
 from headrace.connectors.kafka.message_rows import Message
 from headrace.connectors.sources import open_source
+from headrace.coordinator.run import ticker
 from kafka import Kafka
 
 COLUMNS = [Column("a", "int"), Column("v", "string")]
@@ -118,6 +119,7 @@ def test_records_that_do_not_come_soon_are_not_waited_for(kafka: Kafka, monkeypa
     assert (bound.rows, bound.row_bytes) == (64, None)
     monkeypatch.undo()
     assert bind(asked).row_bytes is None, "nor is it tried again at each tick"
+    assert looking.PATIENCE_S <= ticker.POLL_WAIT_S / 2, "who has looked in vain has answered in time"
 
 
 def test_of_wide_records_few_are_fetched(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -587,6 +587,45 @@ def test_many_who_ask_at_once_are_answered_by_one_tick(db: Database, monkeypatch
     assert store.asked == 2, "it is gone"
 
 
+def test_a_flush_has_what_is_there_though_the_source_is_still_told_something(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was paused, and is told how far its readers are; then it goes on, and is told more after that."""
+    store, told, begun, go_on = Store(monkeypatch, 5), list[bool](), threading.Event(), threading.Event()
+
+    def acknowledge(source: DatagenSource, offsets: Any) -> None:
+        paused = threading.current_thread().name.startswith("headrace-telling")
+        if paused:
+            begun.set()
+            assert go_on.wait(WAIT_S)
+        told.append(paused)
+
+    monkeypatch.setattr(DatagenSource, "holds", True)
+    monkeypatch.setattr(DatagenSource, "acknowledge", acknowledge)
+    monkeypatch.setattr(ticker, "POLL_WAIT_S", WAIT_S)
+    s = db.source("s", **MADE)
+    db.view("v", s)
+    db.c.flush(WAIT_S)
+    db.c.alter_objects([s], lambda o: replace(o, content=SourceContent(paused=True)), "is paused")
+    told.clear()
+    db.c.tick()
+    assert begun.wait(WAIT_S)
+    store.rows = 6
+    db.c.alter_objects([s], lambda o: replace(o, content=SourceContent()), "goes on")
+    ask = ticker.Ticker._ask
+
+    def asked(*given: Any) -> Any:
+        found = ask(*given)
+        go_on.set()
+        return found
+
+    monkeypatch.setattr(ticker.Ticker, "_ask", asked)
+    db.c.flush(WAIT_S)
+    go_on.set()
+    assert db.catalog.state.all_remaps(s)[-1].offsets["0"] == 6
+    assert told[:2] == [True, False], "in this order"
+
+
 def test_a_source_that_is_slowed_down_is_asked_once(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise a query would take as long as all of its rows are let in."""
     store = Store(monkeypatch, 1_000_000, at_once=1)

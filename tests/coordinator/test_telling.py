@@ -52,7 +52,7 @@ def test_it_is_told_once() -> None:
     assert (world.source.told, world.source.opened) == ([{"0": 5}, {"0": 6}], 1)
     world.tell({"0": 7}, "altered")
     assert (world.source.told[-1], world.source.opened) == ({"0": 7}, 2)
-    world.teller.forget(7)
+    world.teller.leave(7)
     world.tell({"0": 7})
     assert len(world.source.told) == 4, "somebody else has told it since"
 
@@ -74,9 +74,20 @@ def test_two_things_are_said_in_order() -> None:
     world.source.go_on.clear()
     world.tell({"0": 5}, wait=False)
     world.tell({"0": 6}, wait=False)
-    world.teller.forget(7)
-    assert world.teller.busy(7) and not world.teller.busy(8)
+    world.teller.leave(7)
+    assert world.teller.telling(7) is not None and world.teller.telling(8) is None
     world.source.go_on.set()
     world.tell({"0": 5})
     world.tell({"0": 6})
-    assert world.source.told == [{"0": 5}, {"0": 6}] and not world.teller.busy(7)
+    assert world.source.told == [{"0": 5}, {"0": 6}] and world.teller.telling(7) is None
+
+
+def test_of_one_that_was_dropped_nothing_is_kept() -> None:
+    world = World()
+    world.source.go_on.clear()
+    world.tell({"0": 5}, wait=False)
+    thread = world.teller.telling(7)
+    world.teller.forget(7)
+    assert thread is not None and not world.teller._told, "though it is being told something"
+    world.source.go_on.set()
+    thread.join(60)

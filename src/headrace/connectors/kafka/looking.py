@@ -28,8 +28,11 @@ BYTES: Final = 1 << 20
 """Of a partition's records in a place that say so, too, where there are fewer: wide ones are not all fetched."""
 TOGETHER: Final = 10
 """Records that are taken from the client at once: no more are fetched in vain."""
-PATIENCE_S: Final = 2.0
-"""How long all of it may take: who waits for the first rows is not kept waiting for an estimate."""
+PATIENCE_S: Final = 1.0
+"""How long all of it may take: who waits for the first rows is not kept waiting for an estimate.
+
+It is less than a tick waits for a source: one that is looked at in vain is bound by this tick all the same.
+"""
 
 
 class Polled(Message, Protocol):

@@ -39,15 +39,15 @@ class Teller:
         self._now_s = now_s
         self._told: dict[int, _Told] = {}
 
-    def busy(self, source_id: int) -> bool:
-        """Whether a source is being told just now: what it is told later is to come later."""
+    def telling(self, source_id: int) -> threading.Thread | None:
+        """The thread that tells a source something just now: who tells it more waits for its end, to come later."""
         told = self._told.get(source_id)
-        return told is not None and told.thread is not None and told.thread.is_alive()
+        return told.thread if told is not None and told.thread is not None and told.thread.is_alive() else None
 
     def tell(self, source_id: int, record: ObjectRecord, taken: Offsets) -> None:
         """Tell a source what all its readers have durably taken in, unless it knows."""
         told = self._told.setdefault(source_id, _Told({}))
-        if told.offsets == taken or self.busy(source_id) or told.retry_at_s > self._now_s():
+        if told.offsets == taken or self.telling(source_id) is not None or told.retry_at_s > self._now_s():
             return
         told.thread = threading.Thread(
             target=self._say, args=(told, record, taken), name=f"headrace-telling-{source_id}", daemon=True
@@ -57,10 +57,14 @@ class Teller:
         except RuntimeError:  # the process has no thread left
             self._failed(told)
 
-    def forget(self, source_id: int) -> None:
-        """It is asked again, and told then; or it was dropped."""
-        if not self.busy(source_id):
+    def leave(self, source_id: int) -> None:
+        """It is asked again, and told then."""
+        if self.telling(source_id) is None:
             self._told.pop(source_id, None)
+
+    def forget(self, source_id: int) -> None:
+        """It was dropped: nobody tells it anything any more."""
+        self._told.pop(source_id, None)
 
     def _say(self, told: _Told, record: ObjectRecord, taken: Offsets) -> None:
         try:

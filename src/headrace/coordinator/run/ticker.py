@@ -254,8 +254,8 @@ class Ticker:
             if reader.held:
                 self._hold((relation, *own), reader, lets_in)
             else:
-                self._teller.forget(relation.id)
-            if reader.poll is None and lets_in and due and not self._teller.busy(relation.id):
+                self._teller.leave(relation.id)
+            if reader.poll is None and lets_in and due:
                 reader.followers = own
                 reader.unread = relation.id not in read and not _is_shared(relation)
                 reader.poll = self._ask(relation, reader)
@@ -315,11 +315,13 @@ class Ticker:
         record = reader.record or relation.record
         poll = _Poll(relation, reader.followers, after, record.options, self._runtime.clock.monotonic_s())
         poll.late, poll.allowed, poll.nothing = reader.slow, reader.allowance, reader.held
-        poll.unread = reader.unread
+        poll.unread, telling = reader.unread, self._teller.telling(relation.id)
 
         def ask() -> None:
             since_s = time.monotonic()
             try:
+                if telling is not None:  # since it was paused: what it is told next is to come later
+                    telling.join()
                 if reader.source is None:
                     reader.source = self._vault.open(record)
                 poll.time_column = reader.source.time_column
