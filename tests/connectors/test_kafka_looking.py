@@ -44,6 +44,18 @@ def fill(kafka: Kafka, topic: str, widths: Sequence[int], partition: int = 0) ->
     kafka.send(topic, *records(widths), partition=partition)
 
 
+def abort(kafka: Kafka, topic: str, widths: Sequence[int]) -> None:
+    """Records that are there, and that nobody sees."""
+    producer = kafka.producer(**{"transactional.id": f"{topic}-t"})
+    producer.init_transactions()
+    producer.begin_transaction()
+    for record in records(widths):
+        producer.produce(topic, record)
+    assert producer.flush(60) == 0
+    producer.abort_transaction()
+    kafka.settle(topic)
+
+
 def test_a_backlog_of_narrow_records_is_bound_at_once(kafka: Kafka) -> None:
     topic = new_topic(kafka, 3)
     fill(kafka, topic, [10] * 5000, 0)
@@ -84,28 +96,18 @@ def test_the_limit_of_rows_holds(kafka: Kafka) -> None:
     fill(kafka, topic, [10] * 3000)
     assert bind(source(kafka, topic, max_rows_per_epoch="500")).rows == 500
     assert bind(source(kafka, topic), Admission(700, MB, MB / 64, guessed=True)).rows == 700
+    held = bind(source(kafka, topic), Admission(50, MB, MB / 64, guessed=True))
+    assert (held.rows, held.row_bytes) == (50, None), "the guess lets in as many: there is nothing to look for"
 
 
 def test_records_that_nobody_sees_say_nothing(kafka: Kafka) -> None:
     topic = new_topic(kafka)
     fill(kafka, topic, [10] * 200)
-    producer = kafka.producer(**{"transactional.id": f"{topic}-t"})
-    producer.init_transactions()
-    producer.begin_transaction()
-    for record in records([4000] * 1000):
-        producer.produce(topic, record)
-    assert producer.flush(60) == 0
-    producer.abort_transaction()
-    kafka.settle(topic)
+    abort(kafka, topic, [4000] * 1000)
     bound = bind(source(kafka, topic))
     assert bound.rows is not None and bound.rows >= 1200 and bound.row_bytes is not None and bound.row_bytes < 100
     other = new_topic(kafka)
-    producer.begin_transaction()
-    for record in records([4000] * 1000):
-        producer.produce(other, record)
-    assert producer.flush(60) == 0
-    producer.abort_transaction()
-    kafka.settle(other)
+    abort(kafka, other, [4000] * 1000)
     bound = bind(source(kafka, other))
     assert (bound.rows, bound.row_bytes) == (64, None), "there is none to go by"
 

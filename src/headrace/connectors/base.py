@@ -41,14 +41,18 @@ class Admission:
     whole: bool = False
     """A query asks for all there is, which no job takes in: a source's own limit is none, where there is an end."""
 
-    def rows(self, own_limit: int | None = None) -> int | None:
-        """The smaller of this limit and the source's own, as far as that holds; None if there is neither."""
-        limits = [limit for limit in (self.max_rows, None if self.whole else own_limit) if limit is not None]
+    def rows(self, own_limit: int | None = None, *, endless: bool = False) -> int | None:
+        """The smaller of this limit and the source's own, as far as that holds; None if there is neither.
+
+        `endless` is a source whose rows are all there at once, and without end.
+        """
+        own = own_limit if endless or not self.whole else None
+        limits = [limit for limit in (self.max_rows, own) if limit is not None]
         return min(limits) if limits else None
 
-    def estimated_rows(self, own_limit: int | None = None) -> int | None:
+    def estimated_rows(self, own_limit: int | None = None, *, endless: bool = False) -> int | None:
         """The same for a source that cannot tell how many bytes there are: no more than they are estimated to allow."""
-        rows = self.rows(own_limit)
+        rows = self.rows(own_limit, endless=endless)
         if self.max_bytes is None or not self.row_bytes:
             return rows
         within = max(1, int(self.max_bytes / self.row_bytes))

@@ -7,7 +7,6 @@ the seed knows all rows that will come: it may be a secret.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -75,8 +74,7 @@ class DatagenSource(Source):
     def latest_offsets(self, after: Offsets, limit: Admission, now_ms: int) -> Binding:
         """See `Source`."""
         position = sum(int(after.get(str(split), 0)) for split in range(self.splits))
-        endless = self.rate is None and self.end is None
-        most = (replace(limit, whole=False) if endless else limit).estimated_rows(self.max_rows)
+        most = limit.estimated_rows(self.max_rows, endless=self.rate is None and self.end is None)
         start_ms, reached, behind = admit_rate(self.rate, after.get(_START), position, self.end, most, now_ms)
         offsets: Offsets = {str(split): self._rows_of(split, reached) for split in range(self.splits)}
         offsets[_START] = start_ms

@@ -9,7 +9,6 @@ underscores. Who knows the seed knows all events that will come: it may be a sec
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final, Self
 
@@ -138,8 +137,7 @@ class NexmarkSource(Source):
     def latest_offsets(self, after: Offsets, limit: Admission, now_ms: int) -> Binding:
         """See `Source`; limits count events of all kinds."""
         position = int(after.get(_SPLIT, 0))
-        endless = self.rate is None and self.end is None
-        most = (replace(limit, whole=False) if endless else limit).estimated_rows(self.max_rows)
+        most = limit.estimated_rows(self.max_rows, endless=self.rate is None and self.end is None)
         start_ms, reached, behind = admit_rate(self.rate, after.get(_START), position, self.end, most, now_ms)
         offsets: Offsets = {_SPLIT: reached, _START: start_ms}
         finished = self.end is not None and reached >= self.end

@@ -164,14 +164,14 @@ class KafkaSource(Source):
             return _shared(there, replace(limit, row_bytes=each).estimated_rows(self._max_rows))
 
         room, each = shared(limit.row_bytes), None
-        if limit.guessed and room != there and not self._looked_in_vain:
+        if limit.guessed and room != shared(0.0) and not self._looked_in_vain:  # the guess holds some back
             reading = TopicReading(self._topic, self._config, self._name, self._shape.bare)
             each = row_bytes(reading, {p: at for p, (_, at) in began.items()}, there, shared)
             room, self._looked_in_vain = (room, True) if each is None else (shared(each), False)
         offsets: Offsets = {str(p): [began[p][0], began[p][1] + room[p]] for p in partitions}
         left = {str(p): there[p] - room[p] for p in partitions}
-        binding = Binding({TOPIC: topic, **offsets}, sum(room.values()), False, None, any(left.values()), left)
-        return replace(binding, row_bytes=each)
+        bound = {TOPIC: topic, **offsets}
+        return Binding(bound, sum(room.values()), False, None, any(left.values()), left, row_bytes=each)
 
     def acknowledge(self, offsets: Offsets) -> None:
         """Commit the offsets that all readers have taken in, for a group without members: nothing is read by them."""
