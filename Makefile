@@ -9,6 +9,9 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 ARGS ?=
 
+# Images often forbid it; then each process that a test starts compiles 700 modules again.
+unexport PYTHONDONTWRITEBYTECODE
+
 ifeq ($(shell uname -s),Darwin)
 INSTALL_JAVA := brew install openjdk@17
 INSTALL_PYTHON := brew install python@3.12
