@@ -45,6 +45,7 @@ PostgreSQL client sees, a message that says what and where, and a hint that says
         JobFailed                      HR020
           FunctionFailed               38000
           LogLost                      HR021
+          TasksChanged                 HR020
           NotPlannable                 HR020
           NotVectorized                HR020
         SparkLost                      58000
@@ -340,6 +341,10 @@ class LogLost(JobFailed):
     """The changes that a job has not read yet are gone: it cannot go on, and must be built anew."""
 
     sqlstate = "HR021"
+
+
+class TasksChanged(JobFailed):
+    """A source's range is not cut as it was when steps of a job read some of it: these steps are given up."""
 
 
 class NotPlannable(JobFailed):

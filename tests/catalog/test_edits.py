@@ -112,6 +112,8 @@ def test_a_position_within_an_epoch_never_goes_back(state: CatalogState) -> None
     state.apply(plan_change(state, [Put(PositionRecord(2, 1, 12, 5, 70))], 0))
     refused(state, Put(PositionRecord(2, 1, 12, 4, 60)), match="position in the epoch cannot go back")
     state.apply(plan_change(state, [Put(PositionRecord(2, 1, 13, 1, -9))], 0))
+    state.apply(plan_change(state, [Put(PositionRecord(2, 1, 13, 0, -9, from_epoch=4))], 0))
+    refused(state, Put(PositionRecord(2, 1, 13, 9, -9, from_epoch=3)), match="position in the epoch cannot go back")
     assert state.positions_of(2)[0].next_key == -9
 
 

@@ -83,9 +83,9 @@ def test_a_range_is_cut_only_where_the_watermark_has_risen() -> None:
     marks = [None, 5, 5, 5, 9]
     state = CatalogState(RemapRecord(1, e, {"0": e}, mark) for e, mark in enumerate(marks, start=1))
     assert list(cuts(state, 1, 0, 5)) == [
-        Cut(None, {"0": 2}, None), Cut({"0": 2}, {"0": 5}, 5),
+        Cut(0, 2, None, {"0": 2}, None), Cut(2, 5, {"0": 2}, {"0": 5}, 5),
     ]  # fmt: skip
-    assert list(cuts(state, 1, 2, 4)) == [Cut({"0": 2}, {"0": 4}, 5)]
+    assert list(cuts(state, 1, 2, 4)) == [Cut(2, 4, {"0": 2}, {"0": 4}, 5)]
     assert list(cuts(state, 1, 5, 9)) == []
     assert list(cuts(state, 2, 0, 9)) == []
 

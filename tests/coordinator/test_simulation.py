@@ -17,15 +17,17 @@ from world import JOINS, KINDS, Ranges, SimJob, World, source_row
 
 from headrace.coordinator.decide.commit import Commit, plan_final, plan_partial, plan_rewind
 from headrace.coordinator.decide.exact import intersect_all, newest
+from headrace.coordinator.decide.graph import ANY_EPOCH
 from headrace.coordinator.decide.group_epoch import GroupEpoch, JobPart, ahead_of, dues_after, note_stored, open_epoch
 from headrace.coordinator.decide.life import Turn
 from headrace.coordinator.decide.machine import idle, may_join, may_run_ahead, next_epoch
 from headrace.coordinator.decide.membership import Move
 from headrace.coordinator.decide.row_sizes import Intake
 from headrace.coordinator.decide.settlement import quarantined
-from headrace.coordinator.decide.steps import position_of
+from headrace.coordinator.decide.source_ranges import source_rests
+from headrace.coordinator.decide.steps import KeySlice, SourceRest, TaskSlice, position_of
 from headrace.coordinator.decide.together import next_steps
-from headrace.coordinator.decide.work import Work, next_work, note_step, source_rests
+from headrace.coordinator.decide.work import Work, next_work, note_step
 from headrace.errors import DataError, LogLost
 
 SEEDS = int(os.environ.get("HEADRACE_SIMULATIONS", "2400"))
@@ -73,6 +75,8 @@ class Simulation:
     """Commits that were durable and of which nobody was told."""
     learned: int = 0
     """Jobs that have found out later."""
+    named: int = 0
+    """Durable positions in a first epoch that name a binding other than its own."""
     open_writes: list[tuple[int, Callable[[int], None]]] = field(default_factory=list)
     stuck: set[tuple[str, int | None]] = field(default_factory=set)
 
@@ -85,6 +89,8 @@ class Simulation:
         self.most_bytes = math.inf if self.seed in FOUND else self.sizes.choice([math.inf, math.inf, 60, 400])
         self.within_ms = r.choice([0, 3, 20])
         self.in_flight = r.choice([1, 2, 2, 4])
+        self.marks = random.Random(self.seed + (1 << 40))
+        self.world.timed = self.seed not in FOUND and self.marks.random() < 0.6
         self.world.pinned_by_epochs = self.pins
         self.bound = {self.world.create("table") for _ in range(r.randint(1, 2))}
         if r.random() < 0.6:
@@ -101,7 +107,8 @@ class Simulation:
         world, r = self.world, self.random
         if world.relations[relation].external:
             count = r.randint(1, most)
-            do: Callable[[int], None] = lambda epoch: world.bind(relation, count, epoch)  # noqa: E731
+            mark = world.newest if self.world.timed and self.marks.random() < 0.7 else None
+            do: Callable[[int], None] = lambda epoch: world.bind(relation, count, epoch, mark)  # noqa: E731
         else:
             content = world.model(relation, world.newest)
             change: Counter[int] = Counter()
@@ -176,6 +183,8 @@ class Simulation:
         r = self.random
         tables = list(self.world.state.state_tables)
         self.world.merge(r.choice(tables), lambda runs: r.sample(runs, r.randint(0, len(runs))))
+        if self.world.timed:
+            self.world.prune()
 
     def crash(self) -> None:
         """The process dies: what is under way is lost."""
@@ -219,7 +228,9 @@ class Simulation:
         """What epochs that are under way read from."""
         lanes = [*self.lanes.values(), *(lane for lanes in self.waiting.values() for lane in lanes)]
         parts = [(p, lane.epoch.target) for lane in lanes for p in lane.epoch.parts]
-        return [(i, p.committed or target) for p, target in parts for i in p.job.upstreams]
+        found = [(i, p.committed or target) for p, target in parts for i in p.job.upstreams]
+        filled = [(p, i) for p, _ in parts for i in p.job.upstreams if not p.committed and i in self.world.relations]
+        return found + [(i, ANY_EPOCH) for p, i in filled if self.world.is_cut(p.job, i)]
 
     # ---- readers
 
@@ -300,11 +311,21 @@ class Simulation:
         sources = source_rests(world, world.state, held.epoch, part, Ranges(world), limit, 1)
         work = next_work(world, world.state, held.epoch, part, sources, limit)
         if work is not None and not part.job.whole:
-            *first, _ = work.step.slices.items() or [(0, None)]
-            wide = {rest.relation: rest.row_bytes for rest in work.rests}
-            assert sum(s.rows for _, s in first) <= limit.rows, "a step is bounded"
-            assert sum(s.rows * wide[i] for i, s in first) <= limit.bytes, "in bytes, too"
+            self.check_bounds(work, limit)
         return work
+
+    def check_bounds(self, work: Work, limit: Intake) -> None:
+        """A step is bounded, in bytes, too: it is within its limit, but for what it has taken last."""
+        *first, (last, s) = work.step.slices.items() or [(0, KeySlice(0, 0, 0))]
+        wide = {r.relation: r.row_bytes for r in work.rests if not isinstance(r, SourceRest) or r.cut}
+        assert sum(s.rows for _, s in first) <= limit.rows
+        assert sum(s.rows * wide[i] for i, s in first) <= limit.bytes
+        if isinstance(s, TaskSlice):
+            tasks = [r for r in work.rests if isinstance(r, SourceRest) and r.relation == last and r.tasks]
+            largest = max((r.total / len(r.tasks) for r in tasks), default=0)
+            assert s.rows <= limit.rows + largest + 1e-9
+            least = min((r.row_bytes for r in tasks), default=0)
+            assert s.rows * least <= limit.bytes + largest * wide[last] + 1e-9
 
     def run_steps(self, key: tuple[str, int | None], held: Lane, steps: Sequence[tuple[JobPart[SimJob], Work]]) -> None:
         """Run steps as one job: if any of them fails, none counts, and each is run by itself."""
@@ -393,6 +414,8 @@ class Simulation:
         elif self.lanes.get(key) is held:
             found.apply(self.world)
             note_stored(held.epoch)
+            stored = [p for p in held.epoch.parts if not p.committed]
+            self.named += sum(0 < t.needs < p.position.epoch for p in stored for t in p.position.taken.values())
 
     def commit(self, key: tuple[str, int | None], count: int) -> None:
         """A commit of the oldest epochs that wait for it; if it fails all that wait are given up."""
@@ -646,6 +669,8 @@ def test_the_same_seed_gives_the_same_history() -> None:
     found = [run(seed) for seed in range(48)]
     assert sum(s.ran_ahead for s in found) > 10, "epochs begin over those that are not committed"
     assert sum(s.shared for s in found) > 10, "views of a group share jobs"
+    assert sum(s.world.pruned for s in found) > 10, "bindings are deleted"
+    assert sum(s.named for s in found) > 10, "while positions name some"
     assert sum(s.led for s in found) > 1, "groups begin anew while their jobs run"
     assert sum(s.unanswered for s in found) > 5, "commits are durable without an answer"
     assert sum(s.learned for s in found) > 1, "and are found out about"

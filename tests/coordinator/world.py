@@ -15,7 +15,16 @@ import pyarrow as pa
 
 from headrace.catalog.contents import CONTENTS, MaterializedViewContent, SourceContent, TableContent
 from headrace.catalog.edits import AdvanceJob, CommitTable, Delete, Edit, Put, RaiseSafe, plan_change
-from headrace.catalog.records import JobPlan, JobRecord, ObjectRecord, RemapRecord, RunRecord, StateTableRecord, run_id
+from headrace.catalog.records import (
+    JobPlan,
+    JobRecord,
+    ObjectRecord,
+    RemapRecord,
+    RunRecord,
+    SourceRecord,
+    StateTableRecord,
+    run_id,
+)
 from headrace.catalog.state import CatalogState
 from headrace.common.epoch import epoch_ms
 from headrace.common.lazy_dataclass import dataclass
@@ -32,6 +41,7 @@ from headrace.coordinator.decide.steps import LOWEST_KEY, position_of
 from headrace.coordinator.decide.targets import safe_epoch
 from headrace.coordinator.decide.work import Work, lookup_refs
 from headrace.errors import DivisionByZero
+from headrace.plan.watermark_rules import EventTime
 from headrace.state.schema import ROWS, RunRef, TableSchema
 
 Rows = Counter[int]
@@ -190,6 +200,10 @@ class World(Graph[RelationState, SimJob]):
         self.names = 0
         self.transactions = 0
         self.known: dict[tuple[int, int], Rows] = {}
+        self.timed = False
+        """Views cut the ranges of sources where a watermark has risen."""
+        self.pruned = 0
+        """Bindings that were deleted."""
 
     # ---- time
 
@@ -218,7 +232,8 @@ class World(Graph[RelationState, SimJob]):
                 if job.committed_epoch and up in self.state.jobs:
                     assert self.state.jobs[up].committed_epoch >= job.committed_epoch, "PC-16"
             assert len({t.committed_epoch for t in self.state.tables_of(i)} | {job.committed_epoch}) == 1, "PC-47"
-        for remap in remaps:
+        gone = {e.key for e in edits if isinstance(e, Delete) and e.collection == "remap"}
+        for remap in [r for r in remaps if r.key not in gone]:
             assert self.state.remap(*remap.key) == remap, "I12: a binding changed"
 
     def create(self, kind: str, name: str = "") -> int:
@@ -255,9 +270,14 @@ class World(Graph[RelationState, SimJob]):
         ups = tuple(dict.fromkeys(inputs))
         self.jobs[made] = SimJob(
             made, f"v{made}", ups, tables, Standing.of(self.state.jobs[made]), Membership.of(self.state.jobs[made]),
-            facts=PlanFacts(temporal=kind == "timed", changes_only=changes_only(kind, inputs)), kind=kind,
+            facts=self._facts(kind, inputs), kind=kind,
         )  # fmt: skip
         return made
+
+    def _facts(self, kind: str, inputs: Sequence[int]) -> PlanFacts:
+        """What the plan of a view tells; that its times are watched, too, though nothing is late or closed."""
+        timed = EventTime(frozenset(i for i in inputs if self.timed and self.relations[i].external))
+        return PlanFacts(timed, temporal=kind == "timed", changes_only=changes_only(kind, inputs))
 
     def drop(self, view: int) -> None:
         """A view that nothing is built on."""
@@ -289,11 +309,13 @@ class World(Graph[RelationState, SimJob]):
         self.writes[table].append((epoch, change))
         relation.changed(epoch, ref.rows, ref.length)
 
-    def bind(self, source: int, count: int, epoch: int) -> None:
-        """More rows of a source, at an epoch that is under way."""
+    def bind(self, source: int, count: int, epoch: int, mark: int | None = None) -> None:
+        """More rows of a source, at an epoch that is under way; its watermark is as it was without `mark`."""
         newest = self.state.newest_remap(source)
         before = 0 if newest is None else newest.offsets["0"]
-        self.transact([Put(RemapRecord(source, epoch, {"0": before + count}))])
+        mark = newest.watermark_us if mark is None and newest is not None else mark
+        self.transact([Put(RemapRecord(source, epoch, {"0": before + count}, mark))])
+        self.writes[source].append((epoch, Counter({0: before + count})))
         self.relations[source].changed(epoch, count)
         self.relations[source].bound = True
 
@@ -339,6 +361,16 @@ class World(Graph[RelationState, SimJob]):
             edits += [] if made is None else [Put(RunRecord(made, 1, 0))]
             self.transact(edits)
 
+    def prune(self) -> None:
+        """Delete the bindings of sources that nobody needs: what `Compactor.prune` does."""
+        for relation in [r for r in self.relations.values() if r.external]:
+            pins = [e for i, e in [*self.pinned, *self.pinned_by_epochs()] if i == relation.id]
+            low = min([self.newest, self.complete, *pins, *self.binding_readers(relation.id)])
+            if stale := self.state.stale_remaps(relation.id, low):
+                relation.safe = max(relation.safe, low)
+                self.transact([*(Delete("remap", r.key) for r in stale), Put(SourceRecord(relation.id, relation.safe))])
+                self.pruned += len(stale)
+
     # ---- reading
 
     def content(self, relation: int, epoch: int) -> dict[int, int]:
@@ -366,8 +398,8 @@ class World(Graph[RelationState, SimJob]):
         if relation in self.writes and self.relations[relation].writable:
             return summed(change for at, change in self.writes[relation] if at <= epoch)
         if self.relations[relation].external:
-            remap = self.state.offsets_at(relation, epoch)
-            return Counter(source_row(n) for n in range(0 if remap is None else remap.offsets["0"]))
+            counts = [bound[0] for at, bound in self.writes[relation] if at <= epoch]
+            return Counter(source_row(n) for n in range(counts[-1] if counts else 0))
         plan = self.state.jobs[relation].plan
         return evaluate(plan.more["query"], [self.model(i, epoch) for i in plan.more["inputs"]], epoch)
 
@@ -439,10 +471,7 @@ class World(Graph[RelationState, SimJob]):
                     i, objects[i].name, found.plan.upstreams or (),
                     {t.operator: t.id for t in self.state.tables_of(i)},
                     Standing.of(found, position_of(self.state.positions_of(i))), Membership.of(found),
-                    facts=PlanFacts(
-                        temporal=found.plan.more["query"] == "timed",
-                        changes_only=changes_only(found.plan.more["query"], found.plan.more["inputs"]),
-                    ),
+                    facts=self._facts(found.plan.more["query"], found.plan.more["inputs"]),
                     kind=found.plan.more["query"],
                 )  # fmt: skip
         for job in self.jobs.values():
@@ -454,7 +483,11 @@ class World(Graph[RelationState, SimJob]):
     def _recovered(self, record: ObjectRecord) -> RelationState:
         if record.content.external:
             remaps = self.state.all_remaps(record.id)
-            return RelationState(record, changes=ChangeLog((r.epoch, r.epoch) for r in remaps), bound=bool(remaps))
+            known = self.state.sources.get(record.id)
+            return RelationState(
+                record, changes=ChangeLog((r.epoch, r.epoch) for r in remaps), bound=bool(remaps),
+                safe=0 if known is None else known.safe_epoch,
+            )  # fmt: skip
         table = next(t for t in self.state.tables_of(record.id) if t.operator == ROWS)
         runs = [r.ref for r in self.state.runs_of(table.id) if r.ref.epoch_lo <= table.committed_epoch]
         rows = Counter[int]()

@@ -10,9 +10,12 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from headrace.common.faults import arm, disarm_all, passages
 from headrace.config import Settings
+from headrace.coordinator.upkeep.compaction import KEPT_STALE
 from headrace.errors import HeadraceError
 from headrace.session.database import Database, connect
+from support import eventually
 
 SETTINGS = Settings(run_fsync=False, catalog_commit_sync=False, barrier_interval_ms=200)
 ORIGIN = datetime(2024, 1, 1)
@@ -108,6 +111,43 @@ def test_what_is_late_does_not_depend_on_the_view(spark: SparkSession, tmp_path:
         assert database.sql(late).rows() == [("early", 2), ("everything", 0), ("later", 2)]
         shown = database.sql("SELECT watermark FROM headrace_catalog.sources").rows()[0][0]
         assert shown.replace(tzinfo=None) == ORIGIN + timedelta(seconds=34)
+
+
+def test_a_view_is_filled_while_bindings_are_forgotten(spark: SparkSession, tmp_path: Path) -> None:
+    """Its steps are bounded by rows, over a start of the server too; none of the rows is missing or there twice."""
+    rows, each = 10 * (KEPT_STALE + 20), 10
+    (tmp_path / "in.csv").write_text("id,t\n" + "".join(f"{i},{at(i)}\n" for i in range(rows)))
+    settings = SETTINGS.replaced(
+        backfill_slice_rows=100, barrier_interval_ms=600_000, compaction_interval_ms=600_000
+    )  # fmt: skip
+    ids = "CREATE MATERIALIZED VIEW {} AS SELECT id, t FROM s EMIT ON WINDOW CLOSE"
+    with connect(tmp_path / "db", spark=spark, settings=settings) as database:
+        database.sql(
+            "CREATE SOURCE s (id int, t timestamp, WATERMARK FOR t AS t) WITH (connector = 'files', "
+            f"path = '{tmp_path}/in.csv', format = 'csv', max_rows_per_epoch = '{each}'); {ids.format('early')}"
+        )
+        for n in range(rows // each):
+            database.coordinator.tick()
+            if n % 10 == 0:
+                database.flush()
+        try:
+            arm("backfill.slice.before", "hang", nth=4)
+            database.sql("SET background_ddl = true; " + ids.format("later"))
+            eventually(lambda: passages("backfill.slice.before") == 4, "three slices are taken")
+            database.sql("ALTER SYSTEM SET retention_ms = 0")
+            database.coordinator.compact()
+            database.sql("ALTER MATERIALIZED VIEW later PAUSE")
+        finally:
+            disarm_all()
+    with connect(tmp_path / "db", spark=spark, settings=settings) as database:
+        database.coordinator.compact()
+        database.sql("ALTER MATERIALIZED VIEW later RESUME")
+        eventually(
+            lambda: database.sql("SELECT status FROM headrace_catalog.jobs").rows() == [("running",)] * 2, "it runs"
+        )
+        database.flush()
+        got = [database.sql(f"SELECT id FROM {view} ORDER BY id").rows() for view in ("early", "later")]
+        assert got[0] == got[1] == [(i,) for i in range(len(got[0]))] and len(got[0]) >= rows - 1
 
 
 NEXMARK = (

@@ -388,7 +388,9 @@ class _Planner:
         if isinstance(old, PositionRecord):
             self._no_way_back(record, "position", old.epoch, record.epoch)
             if old.epoch == record.epoch:
-                self._no_way_back(record, "position in the epoch", old.sequence, record.sequence)
+                self._no_way_back(record, "position in the epoch", old.from_epoch, record.from_epoch)
+                if old.from_epoch == record.from_epoch:
+                    self._no_way_back(record, "position in the epoch", old.sequence, record.sequence)
 
     def _no_way_back(self, record: Record, what: str, old: int, new: int) -> None:
         if new < old:

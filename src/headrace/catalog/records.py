@@ -383,19 +383,26 @@ class PositionRecord(_Record):
     """How far a job is with one input in an epoch that it takes in step by step; there is none between two epochs."""
 
     COLLECTION: ClassVar[Collection] = "position"
+    VERSION: ClassVar[int] = 2
 
     job_id: int
     upstream_id: int
     epoch: int
     """The epoch that is being taken in: the job's next checkpoint, above its committed epoch."""
     sequence: int = 0
-    """Steps that have taken rows of a table or view; read tasks that have been taken of a source."""
+    """Steps that have taken rows of a table or view; read tasks that have been taken of a source's range."""
     next_key: int = 0
     """The smallest `__k` of a table or view that has not been taken."""
     parts: int = 0
     """The number of read tasks that was asked for when a source's range was cut; 0 for a table."""
     done: bool = False
     """All of the input's change has been taken."""
+    from_epoch: int = 0
+    """All of a source up to its offsets at this epoch has been taken; 0 if that is not said."""
+    to_epoch: int = 0
+    """The epoch at whose offsets the source's range ends that is begun; 0 if none is."""
+    digest: str = ""
+    """Of the read tasks of that range that have been taken: where they are cut by another rule it is another one."""
 
     @property
     def key(self) -> tuple[int, int]:

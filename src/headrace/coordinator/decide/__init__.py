@@ -16,6 +16,7 @@ row_sizes.py     how wide rows are, as far as is known; how much is taken in at 
 steps.py         how a large epoch is cut into bounded steps
 together.py      which steps share one Spark job
 group_epoch.py   an epoch of a group: who takes part, how far each is, what it has written
+source_ranges.py  what is left of sources' ranges, cut where the watermark has risen, as read tasks
 work.py          what a step reads of an epoch, and what it leaves
 commit.py        the edits of each transaction of an epoch
 exact.py         at which epochs a relation is exact

@@ -171,11 +171,19 @@ class Graph(Generic[R, J]):
     def needs(self, job: J, relation_id: int) -> int:
         """The epoch from which on a job needs an input as it was; 0 if it has not begun.
 
-        Rows are looked up at its next epoch, which lies above its frontier.
+        Rows are looked up at its next epoch, which lies above its frontier. Of a source that it reads step by step for
+        the first time it needs the bindings that its position names.
         """
         if relation_id in job.lookups and job.created:
             return max(job.reads_from, self.job_frontier(job))
-        return job.reads_from
+        if job.committed or job.position is None:
+            return job.reads_from
+        return job.position.of(relation_id).needs or job.reads_from
+
+    def is_cut(self, job: J, relation_id: int) -> bool:
+        """Return True if a job reads an input range by range, each judged by another watermark of a source."""
+        relation = self.relation(relation_id)
+        return relation.external and relation_id in job.event_time.relations and not relation.in_order
 
     def log_readers(self, relation_id: int, without: Collection[int] = ()) -> list[int]:
         """The epochs from which on jobs need the log of a relation (or its content, where they have just begun).

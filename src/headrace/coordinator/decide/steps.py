@@ -3,16 +3,21 @@
 A step takes in a part of the change of one or more inputs. What it makes of it is durable, and tagged with the epoch
 that it belongs to, but nobody else sees it before the last step of that epoch has been committed.
 
-Tables and views are cut by ranges of `__k`, so that both halves of an update stay together, sources by a prefix of
-their read tasks, input by input. Operators keep what they have seen, so each step is an increment like any other.
-docs/design/0005 tells what a crash or a failure between two steps comes to.
+Tables and views are cut by ranges of `__k`, so that both halves of an update stay together, sources by ranges between
+two bindings and by a prefix of a range's read tasks, input by input. Operators keep what they have seen, so each step
+is an increment like any other. docs/design/0005 tells what a crash or a failure between two steps comes to.
+
+A position in a source names what has been read: the binding up to which all is taken, the one at which the range ends
+that is begun, and how many read tasks of that range. A digest of these tasks tells whether they are still cut so.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Final, TypeAlias
 
 from headrace.catalog.records import PositionRecord
@@ -30,13 +35,24 @@ class InputProgress:
     """How much of one input has been taken in of an epoch."""
 
     sequence: int = 0
-    """Steps that have taken something of a table; read tasks that have been taken of a source."""
+    """Steps that have taken something of a table; read tasks that have been taken of a source's range."""
     next_key: int = LOWEST_KEY
     """The smallest `__k` of a table that has not been taken."""
     parts: int = 0
-    """Into how many read tasks a source's range was to be cut: the same for every step of the epoch."""
+    """Into how many read tasks a source's range was to be cut: the same for every step of it."""
     done: bool = False
     """All of the input's change has been taken."""
+    from_epoch: int = 0
+    """All of a source up to its offsets at this epoch has been taken; 0 if it was not said."""
+    to_epoch: int = 0
+    """The epoch at whose offsets the range ends of which some has been taken; 0 if there is none."""
+    digest: str = ""
+    """Of the read tasks of that range that have been taken."""
+
+    @property
+    def needs(self) -> int:
+        """The oldest epoch whose offsets it names, and whoever goes on needs; 0 if it names none."""
+        return 0 if self.done else self.from_epoch or self.to_epoch
 
 
 @dataclass(frozen=True)
@@ -59,7 +75,9 @@ class StepPosition:
     def records(self, job_id: int) -> list[PositionRecord]:
         """The stored form."""
         return [
-            PositionRecord(job_id, i, self.epoch, t.sequence, t.next_key, t.parts, t.done)
+            PositionRecord(
+                job_id, i, self.epoch, t.sequence, t.next_key, t.parts, t.done, t.from_epoch, t.to_epoch, t.digest
+            )
             for i, t in sorted(self.taken.items())
         ]
 
@@ -70,7 +88,10 @@ def position_of(records: Iterable[PositionRecord]) -> StepPosition | None:
     if not found:
         return None
     assert len({r.epoch for r in found}) == 1, "a job takes in one epoch at a time"
-    taken = {r.upstream_id: InputProgress(r.sequence, r.next_key, r.parts, r.done) for r in found}
+    taken = {
+        r.upstream_id: InputProgress(r.sequence, r.next_key, r.parts, r.done, r.from_epoch, r.to_epoch, r.digest)
+        for r in found
+    }
     return StepPosition(found[0].epoch, taken)
 
 
@@ -88,6 +109,11 @@ class KeySlice:
         return self.high >= END_OF_KEYS
 
     @property
+    def ended(self) -> bool:
+        """Whether the rest that it was taken from is over with it."""
+        return self.last
+
+    @property
     def whole(self) -> bool:
         """Whether it is all there is."""
         return self.last and self.low == LOWEST_KEY
@@ -95,13 +121,28 @@ class KeySlice:
 
 @dataclass(frozen=True)
 class TaskSlice:
-    """The read tasks `[low, high)` of a source, of about `rows` rows."""
+    """Read tasks of a source that follow each other, of about `rows` rows."""
 
-    low: int
-    high: int
+    tasks: tuple[object, ...]
     rows: float
-    parts: int
-    last: bool
+    start: tuple[int, int]
+    """Where it begins: the epoch up to whose offsets all has been taken, and how many tasks of the range behind it."""
+    reached: InputProgress
+    """How far the source is after it."""
+
+    @property
+    def last(self) -> bool:
+        """Whether it reaches to the end of the source's change."""
+        return self.reached.done
+
+    @property
+    def ended(self) -> bool:
+        """Whether the rest that it was taken from is over with it: a range, of which there may be more."""
+        return not self.reached.sequence
+
+    def then(self, later: TaskSlice) -> TaskSlice:
+        """Return this slice and the one that begins where it ends as one."""
+        return replace(later, tasks=self.tasks + later.tasks, rows=self.rows + later.rows, start=self.start)
 
 
 Slice: TypeAlias = KeySlice | TaskSlice
@@ -158,7 +199,7 @@ class TableRest:
 
 @dataclass(frozen=True)
 class SourceRest:
-    """What is left of a source's range: the tasks from `low` on, out of `tasks` that hold `total` rows in all."""
+    """What is left of a range of a source: the tasks from `low` on, out of `tasks` that hold `total` rows in all."""
 
     relation: int
     tasks: tuple[object, ...]
@@ -167,18 +208,32 @@ class SourceRest:
     low: int = 0
     row_bytes: float = 0.0
     """What a row counts for, bytes; 0 if that is not known."""
+    from_epoch: int = 0
+    """The range begins at the source's offsets at this epoch; 0 for its first row."""
+    to_epoch: int = 0
+    """It ends at the offsets at this one."""
+    final: bool = True
+    """No other range of the source follows."""
+    cut: bool = True
+    """Its tasks are known; else it is behind what a step takes, and nobody has asked for them."""
 
     @property
     def rows(self) -> float:
         """About how many rows are left."""
-        return self.total * (len(self.tasks) - self.low) / max(len(self.tasks), 1)
+        return self.total * (len(self.tasks) - self.low) / max(len(self.tasks), 1) if self.cut else self.total
 
     def take(self, limit: float) -> TaskSlice:
         """The next tasks, of about `limit` rows; always at least one, if there are any."""
         left = len(self.tasks) - self.low
         each = self.total / max(len(self.tasks), 1)
         count = left if self.rows <= limit else max(1, min(left, int(limit / each)))
-        return TaskSlice(self.low, self.low + count, each * count, self.parts, count == left)
+        high = self.low + count
+        if count == left:
+            reached = InputProgress(done=self.final, from_epoch=self.to_epoch)
+        else:
+            digest = digest_of(self.tasks[:high])
+            reached = InputProgress(high, LOWEST_KEY, self.parts, False, self.from_epoch, self.to_epoch, digest)
+        return TaskSlice(self.tasks[self.low : high], each * count, (self.from_epoch, self.low), reached)
 
 
 Rest: TypeAlias = TableRest | SourceRest
@@ -199,16 +254,24 @@ class Step:
 
 
 def plan_step(rests: Sequence[Rest], limit: Intake) -> Step:
-    """The next step: input by input as much as `limit` allows. A relation that is read twice is named once."""
+    """The next step: input by input, range by range, as much as `limit` allows.
+
+    A relation that is read twice is named once, and the ranges of a source follow each other.
+    """
     slices: dict[int, Slice] = {}
     left = limit
     for rest in rests:
         rows = left.rows_of(rest.row_bytes)
-        if rows < 1 and slices:
+        if (rows < 1 and slices) or (isinstance(rest, SourceRest) and not rest.cut):
             return Step(slices, last=False)
-        found = slices[rest.relation] = rest.take(max(rows, 1))
+        found = rest.take(max(rows, 1))
         left = left.without(found.rows, rest.row_bytes)
-        if not found.last:
+        before = slices.get(rest.relation)
+        if isinstance(before, TaskSlice) and isinstance(found, TaskSlice):
+            slices[rest.relation] = before.then(found)
+        else:
+            slices[rest.relation] = found
+        if not found.ended:
             return Step(slices, last=False)
     return Step(slices, last=True)
 
@@ -223,9 +286,16 @@ def advanced(position: StepPosition, step: Step) -> StepPosition:
             high = min(s.high, END_OF_KEYS - 1)
             taken[relation] = InputProgress(before.sequence + 1, high, 0, s.last)
         else:
-            assert s.low == before.sequence, "a position only goes forward, without a gap"
-            taken[relation] = InputProgress(s.high, LOWEST_KEY, s.parts, s.last)
+            from_epoch, low = s.start
+            assert low == before.sequence, "a position only goes forward, without a gap"
+            assert before.from_epoch <= from_epoch, "a range begins where the one before has ended, or behind it"
+            taken[relation] = s.reached
     return StepPosition(position.epoch, taken)
+
+
+def digest_of(tasks: Sequence[object]) -> str:
+    """Return what tells read tasks from any others."""
+    return hashlib.sha256(json.dumps(tasks, sort_keys=True).encode()).hexdigest()[:32]
 
 
 def parts_for(rows: float, limit: float, parallelism: int) -> int:

@@ -76,27 +76,38 @@ def mark_at(graph: Graph[R, J], state: CatalogState, mark: LeastWatermark | None
 
 @dataclass(frozen=True)
 class Cut:
-    """A part of a source's range in which one watermark decides what is late."""
+    """A part of a source's range in which one watermark decides what is late: between its offsets at two epochs."""
 
+    from_epoch: int
+    """0 for the source's first row."""
+    to_epoch: int
     after: Offsets | None
     to: Offsets
     below_us: int | None
 
 
+def cut_between(state: CatalogState, source_id: int, from_epoch: int, to_epoch: int) -> Cut | None:
+    """Return the range of (from, to] as one part, judged by the watermark at its beginning; None if it is empty."""
+    before = state.offsets_at(source_id, from_epoch) if from_epoch else None
+    after = None if before is None else before.offsets
+    to = _offsets_at(state, source_id, to_epoch)
+    if to is None or to == after:
+        return None
+    return Cut(from_epoch, to_epoch, after, to, None if before is None else before.watermark_us)
+
+
 def cuts(state: CatalogState, source_id: int, from_epoch: int, to_epoch: int) -> Iterator[Cut]:
     """The range of (from, to], cut where the watermark has risen."""
     before = state.offsets_at(source_id, from_epoch) if from_epoch else None
-    after = None if before is None else before.offsets
     below = None if before is None else before.watermark_us
+    at = from_epoch
     for binding in state.remaps_in(source_id, from_epoch, to_epoch):
         if binding.watermark_us != below:
-            to = _offsets_at(state, source_id, binding.epoch)
-            if to is not None and to != after:
-                yield Cut(after, to, below)
-            after, below = to, binding.watermark_us
-    last = _offsets_at(state, source_id, to_epoch)
-    if last is not None and last != after:
-        yield Cut(after, last, below)
+            if (found := cut_between(state, source_id, at, binding.epoch)) is not None:
+                yield found
+            at, below = binding.epoch, binding.watermark_us
+    if at < to_epoch and (last := cut_between(state, source_id, at, to_epoch)) is not None:
+        yield last
 
 
 def _offsets_at(state: CatalogState, source_id: int, epoch: int) -> Offsets | None:

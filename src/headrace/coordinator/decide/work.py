@@ -5,20 +5,17 @@ Pure: it looks at the graph and at the catalog's content. Whoever runs the step 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import field
-from typing import Any, Protocol
+from typing import Any
 
 from headrace.catalog.state import CatalogState
 from headrace.common.lazy_dataclass import dataclass
 from headrace.common.shifts import epoch_reaching
-from headrace.connectors.base import Offsets
 from headrace.coordinator.decide.graph import Graph, J, R
 from headrace.coordinator.decide.group_epoch import GroupEpoch, JobPart
-from headrace.coordinator.decide.job import JobState
-from headrace.coordinator.decide.relation import RelationState
 from headrace.coordinator.decide.row_sizes import Intake
+from headrace.coordinator.decide.source_ranges import lost, taken_at_once
 from headrace.coordinator.decide.steps import (
     Rest,
     Slice,
@@ -27,30 +24,11 @@ from headrace.coordinator.decide.steps import (
     TableRest,
     TaskSlice,
     advanced,
-    parts_for,
     plan_step,
 )
-from headrace.coordinator.decide.targets import UNKNOWN_ROWS
-from headrace.coordinator.decide.watermarks import Cut, closes, cuts
-from headrace.dataflow.params import END_OF_KEYS, ReadPart
-from headrace.errors import LogLost
+from headrace.coordinator.decide.watermarks import closes
+from headrace.dataflow.params import END_OF_KEYS
 from headrace.state.schema import HANDED, RunRef
-
-
-class SourceRanges(Protocol):
-    """Answers questions about ranges of sources' offsets; opening sources is not pure, so this is passed in."""
-
-    def rows(self, source_id: int, after: Offsets | None, to: Offsets) -> int | None:
-        """How many rows it has; None if that is not known. Without `after`, from the beginning."""
-        ...
-
-    def bytes(self, source_id: int, after: Offsets | None, to: Offsets) -> int | None:
-        """How many bytes it has; None if that is not known."""
-        ...
-
-    def tasks(self, source_id: int, after: Offsets | None, to: Offsets, parts: int) -> Sequence[Any]:
-        """The range as about `parts` read tasks; the same ones each time."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -96,12 +74,11 @@ def next_work(
             rests += [] if rest is None else [rest]
     rests += sources
     if not rests and not part.begun and closes(graph, state, part.job, part.committed, epoch.target):
-        rests.append(_nothing_of(graph, part.job.upstreams[0]))
+        rests.append(_nothing_of(graph, part.job.upstreams[0], epoch.target))
     if not rests and not initial and not part.harvests(epoch.target):
         return None
-    step = plan_step(rests, Intake(math.inf) if part.job.whole or part.job.delivers else limit)
-    tasks = {r.relation: r.tasks for r in rests if isinstance(r, SourceRest)}
-    inputs = {i: _input(s, refs.get(i, ()), tasks.get(i, ())) for i, s in step.slices.items()}
+    step = plan_step(rests, taken_at_once(part, limit))
+    inputs = {i: _input(s, refs.get(i, ())) for i, s in step.slices.items()}
     taken = {i: END_OF_KEYS if t.done else t.next_key for i, t in part.position.taken.items()}
     return Work(step, inputs, tuple(rests), initial, taken)
 
@@ -117,23 +94,15 @@ def lookup_refs(
     record = state.state_tables[relation.state_table]
     oldest = epoch.target if relation_id in part.job.lookups else part.committed or epoch.target
     if oldest < record.safe_epoch:
-        raise _lost(part.job, relation, oldest, record.safe_epoch)
+        raise lost(part.job, relation, oldest, record.safe_epoch)
     runs = [r.ref for r in state.runs_of(relation.state_table) if r.ref.epoch_lo <= epoch.target]
     return (*runs, *epoch.runs_of(state, relation_id, relation.state_table))
 
 
-def _lost(job: JobState, relation: RelationState, needed: int, safe: int) -> LogLost:
-    return LogLost(
-        f'job "{job.name}" has lost the log of "{relation.name}"',
-        detail=f"it needs the changes after epoch {needed}, they are kept from {safe} on",
-        hint="drop the view and create it again",
-    )
-
-
-def _nothing_of(graph: Graph[R, J], upstream: int) -> Rest:
+def _nothing_of(graph: Graph[R, J], upstream: int, target: int) -> Rest:
     """An input of which nothing is left: so that the step leaves a position behind, and is not taken twice."""
     source = graph.relation(upstream).external
-    return SourceRest(upstream, (), 0, 1) if source else TableRest(upstream, ())
+    return SourceRest(upstream, (), 0, 1, to_epoch=target) if source else TableRest(upstream, ())
 
 
 def _change_refs(
@@ -144,7 +113,7 @@ def _change_refs(
     record = state.state_tables[relation.state_table]
     oldest = part.committed or epoch.target
     if oldest < record.safe_epoch:
-        raise _lost(part.job, relation, oldest, record.safe_epoch)
+        raise lost(part.job, relation, oldest, record.safe_epoch)
     # Above its committed epoch an input has parts of an epoch that is not finished: those of this very one are the
     # group's own, any others begin above the target.
     runs = [r.ref for r in state.runs_of(relation.state_table) if r.ref.epoch_lo <= epoch.target]
@@ -165,56 +134,9 @@ def _table_rest(
     return TableRest.of(upstream, refs, low, known) if refs else None
 
 
-def source_rests(
-    graph: Graph[R, J], state: CatalogState, epoch: GroupEpoch[J], part: JobPart[J], ranges: SourceRanges,
-    limit: Intake, parallelism: int,
-) -> list[SourceRest]:  # fmt: skip
-    """What is left of the ranges of a job's sources in an epoch. Raises the errors of sources, and `LogLost`."""
-    found: list[SourceRest] = []
-    _check_bindings(graph, state, part, epoch.target)
-    for upstream in part.job.upstreams:
-        taken = part.position.of(upstream)
-        if not graph.relation(upstream).external or taken.done:
-            continue
-        to = state.offsets_at(upstream, epoch.target)
-        after = state.offsets_at(upstream, part.committed) if part.committed else None
-        if to is None or (after is not None and after.offsets == to.offsets):
-            continue
-        before = None if after is None else after.offsets
-        counted = ranges.rows(upstream, before, to.offsets)
-        rows = UNKNOWN_ROWS if counted is None else counted
-        row_bytes = _row_bytes(graph.relation(upstream), ranges.bytes(upstream, before, to.offsets), rows, limit)
-        parts = taken.parts or parts_for(rows, limit.rows_of(row_bytes), parallelism)
-        if upstream in part.job.event_time.relations and not graph.relation(upstream).in_order:
-            ranges_cut = list(cuts(state, upstream, part.committed, epoch.target))
-        else:
-            ranges_cut = [Cut(before, to.offsets, None)]
-        each = max(1, parts // len(ranges_cut))
-        tasks = tuple(
-            ReadPart(task, c.below_us) for c in ranges_cut for task in ranges.tasks(upstream, c.after, c.to, each)
-        )
-        if tasks:
-            found.append(SourceRest(upstream, tasks, rows, parts, taken.sequence, row_bytes))
-    return found
-
-
-def _row_bytes(source: RelationState, size: int | None, rows: int, limit: Intake) -> float:
-    """What a row of a source's range counts for: as the offsets tell, if they do, else by what has been read of it."""
-    return source.counted_bytes(limit.bytes) if size is None else size / max(rows, 1)
-
-
-def _check_bindings(graph: Graph[R, J], state: CatalogState, part: JobPart[J], target: int) -> None:
-    """Raises `LogLost` where bindings that the job needs are gone."""
-    for source_id in graph.bindings_for(part.job):
-        known = state.sources.get(source_id)
-        oldest = target if source_id in part.job.lookups else part.committed or target
-        if known is not None and oldest < known.safe_epoch:
-            raise _lost(part.job, graph.relation(source_id), oldest, known.safe_epoch)
-
-
-def _input(s: Slice, refs: tuple[RunRef, ...], tasks: tuple[object, ...]) -> InputRead:
+def _input(s: Slice, refs: tuple[RunRef, ...]) -> InputRead:
     if isinstance(s, TaskSlice):
-        return InputRead(tasks=tasks[s.low : s.high])
+        return InputRead(tasks=s.tasks)
     if s.whole:
         return InputRead(refs)
     return InputRead(tuple(r for r in refs if r.k_max >= s.low and r.k_min < s.high), (s.low, s.high))

@@ -22,9 +22,10 @@ from headrace.connectors.sinks import open_sink
 from headrace.coordinator.ddl.secrets import Vault
 from headrace.coordinator.decide.group_epoch import GroupEpoch, JobPart
 from headrace.coordinator.decide.row_sizes import Intake
+from headrace.coordinator.decide.source_ranges import source_rests
 from headrace.coordinator.decide.targets import choose_parallelism
 from headrace.coordinator.decide.watermarks import mark_at
-from headrace.coordinator.decide.work import Work, lookup_refs, next_work, note_left_out, note_step, source_rests
+from headrace.coordinator.decide.work import Work, lookup_refs, next_work, note_left_out, note_step
 from headrace.coordinator.observe.epoch_history import EdgeReads
 from headrace.coordinator.observe.progress import ProgressBook
 from headrace.coordinator.run.capacity import Capacity
@@ -175,7 +176,7 @@ class _Ranges:
         source = self._open(source_id)
         return source.bytes_between(source.start_offsets() if after is None else after, to)
 
-    def tasks(self, source_id: int, after: Offsets | None, to: Offsets, parts: int) -> Sequence[object]:
+    def tasks(self, source_id: int, after: Offsets | None, to: Offsets, parts: int) -> Sequence[dict[str, object]]:
         """See `SourceRanges`."""
         source = self._open(source_id)
         return source.plan(source.start_offsets() if after is None else after, to, parts)

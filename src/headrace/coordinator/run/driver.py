@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from headrace.coordinator.decide.graph import ANY_EPOCH
 from headrace.coordinator.decide.group_epoch import GroupEpoch, JobPart, open_epoch
 from headrace.coordinator.decide.targets import Decision
 from headrace.coordinator.decide.together import next_steps
@@ -277,10 +278,11 @@ class Driver:
             self._now = now = EpochInFlight(epoch, lane, runtime.clock.monotonic_s(), before=before)
             now.failures = {j.id: j.trouble.failed_total for j in lane}
             for part in epoch.parts:
-                pin = storage.pins.pin(
-                    {*part.job.upstreams, *live.graph.bindings_for(part.job)}, part.committed or epoch.target
-                )
-                now.holds.callback(storage.pins.unpin, pin)
+                read = {*part.job.upstreams, *live.graph.bindings_for(part.job)}
+                now.holds.callback(storage.pins.unpin, storage.pins.pin(read, part.committed or epoch.target))
+                if not part.committed:  # until a position is durable that names them nothing else keeps them
+                    cut = {i for i in part.job.upstreams if live.graph.is_cut(part.job, i)}
+                    now.holds.callback(storage.pins.unpin, storage.pins.pin(cut, ANY_EPOCH))
                 part.job.begin_epoch()
             self._begin(lane, epoch)
         return now

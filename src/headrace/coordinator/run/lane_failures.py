@@ -30,6 +30,7 @@ from headrace.errors import (
     OutOfBudget,
     SinkError,
     SparkLost,
+    TasksChanged,
 )
 from headrace.state.schema import HANDED
 
@@ -99,6 +100,10 @@ class Failures:
         if now is not None and (error.sqlstate[:2] in EXPRESSION_ERRORS or refused(job, error)) and self._rewound(now):
             return
         settings = runtime.settings
+        if isinstance(error, TasksChanged):
+            with suppress(HeadraceError):
+                self._rewind(lane, whole=False)
+            storage.check_fence()
         if isinstance(error, (LogLost, NotPlannable)):
             with suppress(HeadraceError):
                 self._quarantine(job, error)
@@ -136,21 +141,26 @@ class Failures:
 
     def _rewound(self, now: EpochInFlight) -> bool:
         """Take an epoch whole after a step of it failed: between two steps there are states that never existed."""
-        storage, live = self._storage, self._live
         if not now.stepwise or all(j.whole for j in now.lane):
             return False
-        with suppress(HeadraceError), self._locks.committing:
+        with suppress(HeadraceError):
+            self._rewind(now.lane, whole=True)
+            return True
+        return False
+
+    def _rewind(self, lane: list[Job], *, whole: bool) -> None:
+        """Give up what is durable of an epoch that is not committed; it is taken again, at one go if it is `whole`."""
+        storage, live = self._storage, self._live
+        with self._locks.committing:
             with storage.catalog.reading() as state:
-                commit = plan_rewind(state, now.lane)
+                commit = plan_rewind(state, lane)
             storage.catalog.transact(commit.edits)
             with live.changed:
                 commit.apply(live.graph)
-                self._history.taken_back({job.id: job.committed for job in now.lane})
-                for job in now.lane:
+                self._history.taken_back({job.id: job.committed for job in lane})
+                for job in lane if whole else ():
                     job.take_whole()
                 live.changed.notify_all()
-            return True
-        return False
 
 
 def refused(job: Job, error: HeadraceError | None) -> bool:
