@@ -240,6 +240,7 @@ def test_a_cadence_of_a_group(tmp_path: Path) -> None:
         a, b = db.grouped("a", "g", t), db.grouped("b", "g", t)
         db.c.alter_job(a, options={"checkpoint_interval_ms": "60000"})
         db.c.alter_job(b, options={"checkpoint_interval_ms": "90000"})
+        assert [g.checkpoint_interval_ms for g in db.c.groups() if g.name == "g"] == [60_000]
         db.insert(t, 1)
         db.until(lambda: db.core.live.graph.job_frontier(db.core.live.graph.jobs[b]) >= db.c.current_epoch())
         before = db.status(a).epochs

@@ -7,10 +7,10 @@ from typing import Final, NamedTuple, get_args
 
 from headrace.common.epoch import epoch_ms
 from headrace.common.lazy_dataclass import dataclass
-from headrace.connectors.job_options import CHECKPOINT
 from headrace.coordinator.decide.exact import Interval, newest
 from headrace.coordinator.decide.graph import Graph
-from headrace.coordinator.decide.view_options import log_limit
+from headrace.coordinator.decide.machine import pacing
+from headrace.coordinator.decide.view_options import cadence, log_limit
 from headrace.coordinator.observe.epoch_history import History
 from headrace.coordinator.observe.progress import ProgressBook
 from headrace.coordinator.observe.watchdog import Barriers
@@ -235,14 +235,14 @@ class Status:
             return [self._group(name, sorted(jobs, key=lambda j: j.id)) for name, jobs in sorted(groups.items())]
 
     def _group(self, name: str, jobs: list[Job]) -> GroupStatus:
-        interval_ms = self._runtime.settings.checkpoint_interval_ms
+        pace = cadence(self._runtime.settings, (job.options for job in pacing(jobs)))
         return GroupStatus(
             name=name,
             jobs=tuple(j.name for j in jobs),
             status=min((j.shown_status for j in jobs), key=_WORST.index),
             committed_epoch=min(j.committed for j in jobs),
             frontier=min(self._live.graph.job_frontier(j) for j in jobs),
-            checkpoint_interval_ms=max(_option_int(j.options, CHECKPOINT, interval_ms) for j in jobs),
+            checkpoint_interval_ms=pace.checkpoint_ms,
             in_flight=max(j.activity.epochs for j in jobs),
             checkpoints=max(j.metrics.epochs for j in jobs),
             rows_in=sum(j.metrics.rows_in for j in jobs),
@@ -349,9 +349,3 @@ def _of_source(unread: UnreadSource) -> HeadraceError:
 def _lag_ms(now_ms: int, frontier_epoch: int) -> int:
     """How far a frontier lies behind the wall clock."""
     return max(0, now_ms - epoch_ms(frontier_epoch)) if frontier_epoch else 0
-
-
-def _option_int(options: Mapping[str, str], name: str, default: int) -> int:
-    """An option of a job as a number; the default where there is none."""
-    value = options.get(name)
-    return default if value is None else int(value)
