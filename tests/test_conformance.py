@@ -16,7 +16,7 @@ def test_every_named_test_exists_and_names_its_item() -> None:
     found: dict[str, dict[str, str]] = {}
     for item, cell in rows:
         named = re.findall(r"`([^`]+)::(\w+)`", cell)
-        assert named or cell == "not yet", f"{item} names no test"
+        assert named, f"{item} names no test"
         for path, name in named:
             if path not in found:
                 tree = ast.parse((TESTS / path).read_text())

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -95,6 +99,35 @@ def test_reads_within_the_lease_ask_for_nothing(transport: FaultyTransport) -> N
     new.close()
     opened(transport, **timing)
     assert slept == [1.0]  # who closes has nothing to be waited for
+
+
+ROLLING_UP = """
+import sys
+from headrace.catalog.catalog import Catalog
+from headrace.catalog.edits import Put
+from headrace.catalog.records import SettingRecord
+with Catalog.open(sys.argv[1]) as catalog:
+    for n in range(20):
+        catalog.transact([Put(SettingRecord(f"s{n}", "x"))])
+    catalog._store.roll_up()
+"""
+
+
+@pytest.mark.parametrize("point", ["catalog.rollup.before", "catalog.rollup.after"])
+def test_a_process_that_ends_in_a_rollup_loses_nothing(tmp_path: Path, point: str) -> None:
+    """XC-2, CM-29: neither what it has written down, nor what comes after it, nor another rollup."""
+    location = tmp_path.as_uri()
+    for _ in range(2):
+        done = subprocess.run(
+            [sys.executable, "-c", ROLLING_UP, location], env={**os.environ, "HEADRACE_FAULTS": f"{point}=kill"}
+        )
+        assert done.returncode == -signal.SIGKILL
+        with Catalog.open(location) as catalog:
+            assert len(catalog.state.settings) == 20 and catalog.sequence in (20, 40)
+    with Catalog.open(location) as catalog:
+        catalog._store.roll_up()  # type: ignore[attr-defined]
+    with Catalog.open(location) as catalog:
+        assert len(catalog.state.settings) == 20 and catalog.sequence == 40
 
 
 @pytest.mark.parametrize("background", [False, True])

@@ -81,6 +81,7 @@ def test_nobody_else_spells_their_names() -> None:
     ],
 )
 def test_views_and_sinks_are_refused_the_same(name: str, value: str, message: str) -> None:
+    """FS-2: nonsense is refused where it is said."""
     with pytest.raises(InvalidParameter, match=message):
         job_options.check({name: value})
     with pytest.raises(InvalidParameter, match=message):

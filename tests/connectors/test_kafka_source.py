@@ -133,6 +133,7 @@ def test_starts(kafka: Kafka) -> None:
 
 
 def test_new_partitions_are_read_from_their_start(kafka: Kafka) -> None:
+    """FS-22: the offsets of an epoch name them."""
     from confluent_kafka.admin import NewPartitions
 
     topic = new_topic(kafka)

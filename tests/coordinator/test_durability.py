@@ -88,7 +88,9 @@ def test_nobody_is_told_of_an_epoch_before_it_is_durable(open_db: Callable[..., 
 def test_an_epoch_and_its_offsets_are_bound_by_one_write(open_db: Callable[..., Database], point: str) -> None:
     """FS-1, FS-22: both are there or neither, and a view holds exactly the rows before them."""
     db = open_db(group_retry_initial_ms=1)
-    source = db.source("s", connector="datagen", rows_per_second="unlimited", max_rows_per_epoch="5", **{"fields.n.kind": "sequence"})
+    source = db.source(
+        "s", connector="datagen", rows_per_second="unlimited", max_rows_per_epoch="5", **{"fields.n.kind": "sequence"}
+    )
     view = db.view("v", source)
     db.c.flush(WAIT_S)
     before = db.catalog.state.newest_remap(source)
@@ -201,7 +203,7 @@ def test_a_drop_that_a_crash_cuts_off_is_whole_or_not_at_all(
 def test_a_creation_that_a_crash_cuts_off(
     open_db: Callable[..., Database], tmp_path: Path, point: str, nth: int, there: bool
 ) -> None:
-    """FS-24: after the restart the view never was, or it runs and is exact. Its first commit takes a range of epochs."""
+    """FS-24: after the restart the view never was, or it runs and is exact. The first commit reserves epochs."""
     kill_at(point, tmp_path, 'db.view("v", table)', nth=nth)
     db = open_db()
     table, view = named(db, "t"), named(db, "v")

@@ -295,7 +295,7 @@ def test_killed_at_random_moments_and_at_the_commit(scene: Scene) -> None:
 @pytest.mark.soak
 @pytest.mark.timeout(1200)
 def test_killed_ten_times(scene: Scene) -> None:
-    """PC-5, PC-46: ten crashes under load on one database."""
+    """PC-5, PC-46, XC-1: ten crashes under load on one database."""
     for number in range(10):
         scene.load_and_kill(scene.random.uniform(0.2, 5.0), whole_group=number % 2 == 0)
     assert scene.acknowledged > 20

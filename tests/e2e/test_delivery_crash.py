@@ -146,6 +146,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory, kafka: Kafka) -> Iterator[Sc
     "point", [pytest.param(p, marks=[] if p in SOON else pytest.mark.soak) for p in (*OF_WORKERS, *OF_SERVER)]
 )
 def test_killed_at(scene: Scene, point: str) -> None:
+    """FS-23: an epoch that a target has is not delivered again, one that it lacks is."""
     scene.server.start(f"{point}=kill@{6 if point in OF_SERVER else 2}", wait=False)
     eventually(lambda: scene.server.ready() or scene.server.exit_code() is not None)
     for _ in range(ROUNDS if point in OF_WORKERS else 20 * ROUNDS):

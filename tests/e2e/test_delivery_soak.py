@@ -14,6 +14,7 @@ from postgres import NoPostgres
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
 def test_everything_on_the_way_is_killed(tmp_path: Path) -> None:
+    """XC-1: every process, at random and at fault points; all targets are exact at the end."""
     try:
         kills = delivery_soak.run(tmp_path, 3, 11)
     except (NoKafka, NoPostgres) as error:
