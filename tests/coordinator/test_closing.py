@@ -13,6 +13,7 @@ from fake_groups import InFlight
 from headrace.catalog.contents import DeclaredWatermark, MaterializedViewContent, SourceContent, TableContent
 from headrace.catalog.records import ObjectRecord
 from headrace.common.faults import disarm_all
+from headrace.coordinator.decide.split_times import SplitTimes
 from headrace.plan.watermark_rules import EventTime, of_column
 from headrace.state.schema import TableSchema
 from headrace.state.table_changes import TableChange
@@ -76,7 +77,7 @@ def test_a_watermark_that_rises_alone_is_a_step_without_input(db: Closing) -> No
     calls, above = db.runner_of(v).calls, db.runner_of(w).calls
     assert {p.closed_us for p in calls} == {None} and db.watermark(v) is None
     before = len(calls), len(above)
-    db.core.live.graph.relations[s].newest_us = 30
+    db.core.live.graph.relations[s].times = SplitTimes({"": 30})
     epoch = db.c.flush(WAIT_S)
     assert (len(calls), len(above)) == (before[0] + 1, before[1] + 1), "the view above has something to close, too"
     remap = db.catalog.state.newest_remap(s)
@@ -86,10 +87,10 @@ def test_a_watermark_that_rises_alone_is_a_step_without_input(db: Closing) -> No
         assert not any(source.tasks for source in call.sources.values())
     assert db.watermark(v) == db.watermark(w) == 30
     for newest_us in (30, 20, None):
-        db.core.live.graph.relations[s].newest_us = newest_us
+        db.core.live.graph.relations[s].times = SplitTimes({} if newest_us is None else {"": newest_us})
         db.c.flush(WAIT_S)
     assert len(calls) == before[0] + 1, "it never goes back, and where it stands there is nothing to do"
-    db.core.live.graph.relations[s].newest_us = 31
+    db.core.live.graph.relations[s].times = SplitTimes({"": 31})
     db.c.flush(WAIT_S)
     assert (calls[-1].closed_us, calls[-1].state["0/state"].watermark) == (31, 30)
 

@@ -38,6 +38,8 @@ class Admission:
     """What a row counts for, by what has been read of the source; 0 if there is nothing to go by."""
     guessed: bool = False
     """Nothing has been read: who can look at some rows at little cost binds by what they have, and says it."""
+    held: frozenset[str] = frozenset()
+    """Splits of which nothing is to be taken in: their times are far ahead of others."""
     whole: bool = False
     """A query asks for all there is, which no job takes in: a source's own limit is none, where there is an end."""
 
@@ -59,6 +61,10 @@ class Admission:
         return within if rows is None else min(rows, within)
 
 
+MORE: Final = "@more"
+"""In `Binding.apart`: what is there and not bound, where nobody says of which split."""
+
+
 @dataclass(frozen=True)
 class Binding:
     """The offsets that an epoch is bound to."""
@@ -78,6 +84,9 @@ class Binding:
     """Columns that have come where it reads, and that it does not have."""
     row_bytes: float | None = None
     """About how many bytes a row of these has, where some have been looked at: see `Admission.guessed`."""
+    apart: Mapping[str, bool] | None = None
+    """The splits whose times count apart and of which more may come: whether any is there and not bound. None where
+    all that a source has counts together."""
 
 
 @dataclass(frozen=True)
@@ -168,6 +177,8 @@ class ReadBatch:
     """What each row counts, -1 where it is taken back; None if all are added. Only of sources that take rows back."""
     size: int | None = None
     """Bytes that have been read for it; None if they are those of `batch`."""
+    split: str | None = None
+    """Where all of it was read; None if nobody says. As in `Binding.apart`."""
 
     @property
     def read_bytes(self) -> int:
@@ -185,6 +196,19 @@ MAX_MB: Final = Option(
 )
 RATE: Final = Option("source_rate_limit", "Most rows taken in a second, on the average; 0 for none at all.", "number")
 """How fast a source is bound; the ticker keeps to it, as it does to `MAX_MB`."""
+IDLE: Final = Option(
+    "scan.watermark.idle.timeout",
+    "Of a source with `WATERMARK`: how long nothing may be left of a partition until the watermark does not wait for "
+    "it any more.",
+    "duration", default="1 min",
+)  # fmt: skip
+DRIFT: Final = Option(
+    "scan.watermark.alignment.max.drift",
+    "Of a source with `WATERMARK`: how far a partition may be ahead of the slowest of which anything is left, by the "
+    "newest times that were read; no more of it is taken in meanwhile. Without it nothing is held back.",
+    "duration",
+)  # fmt: skip
+"""How the watermark is made of those of splits: the ticker reads it for sources that declare it."""
 OPTIONS: Final = DeclaredOptions((*_READ, MAX_MB, RATE))
 """Options that every source has besides those of its connector."""
 ALTERABLE: Final = {option.name: option for option in (_READ[1], MAX_MB, RATE)}
@@ -440,6 +464,9 @@ __all__ = [
     "ON_ERROR",
     "PART",
     "Admission",
+    "DRIFT",
+    "IDLE",
+    "MORE",
     "Binding",
     "CommonOptions",
     "FollowingTable",

@@ -749,6 +749,11 @@ class Coordinator:
             relations = self._core.live.graph.relations.values()
             return {r.id: r.left for r in relations if r.left is not None}
 
+    def split_times(self) -> dict[int, Mapping[str, int]]:
+        """Return sources and their splits: the newest event times that jobs have read, Unix microseconds."""
+        with self._core.live.lock:
+            return {r.id: r.times.newest_us for r in self._core.live.graph.relations.values() if r.external}
+
     def row_bytes(self) -> dict[int, int]:
         """Sources, and about how many bytes a row of theirs has, as it has been read lately."""
         with self._core.live.lock:

@@ -52,8 +52,8 @@ class Acknowledgement:
     """No row of the stage's state is due before this time, Unix microseconds; None if none ever is."""
     late_rows: int = 0
     """Rows of a source that were not taken in because the watermark had passed them."""
-    newest_us: int | None = None
-    """The highest event time that was read of a source, Unix microseconds."""
+    newest_us: Mapping[str, int] = field(default_factory=dict)
+    """The highest event time that was read of a source, Unix microseconds, by split."""
     refs: tuple[RunRef, ...] = ()
     """The runs that the task has made durable; its last stage tells them."""
     undelivered: bool = False

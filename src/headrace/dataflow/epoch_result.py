@@ -36,7 +36,7 @@ class EpochResult:
     row_error_count: int = 0
     late_rows: int = 0
     """Rows of sources that were not taken in because the watermark had passed them."""
-    newest_us: dict[int, int] = field(default_factory=dict)
+    newest_us: dict[int, dict[str, int]] = field(default_factory=dict)
     """By source: the highest event time that was read, Unix microseconds."""
     read_of_sources: dict[int, tuple[int, int]] = field(default_factory=dict)
     """By source: rows that were read, late ones among them, and how many bytes these were."""
@@ -106,8 +106,9 @@ def _count(result: EpochResult, ack: Acknowledgement, inputs: Mapping[str, int |
             if ack.rows_read:
                 rows, size = result.read_of_sources.get(relation, (0, 0))
                 result.read_of_sources[relation] = rows + ack.rows_read, size + ack.bytes_read
-            if (newest_us := ack.newest_us) is not None:
-                result.newest_us[relation] = max(newest_us, result.newest_us.get(relation, newest_us))
+            times = result.newest_us.setdefault(relation, {}) if ack.newest_us else {}
+            for split, newest_us in ack.newest_us.items():
+                times[split] = max(newest_us, times.get(split, newest_us))
     if ack.stage in (materialize.OPERATOR, materialize.INTO):
         result.rows_out += ack.rows_written
     elif ack.stage == deliver.OPERATOR:

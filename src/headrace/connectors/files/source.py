@@ -16,6 +16,7 @@ import pyarrow as pa
 from headrace.common.columns import Column
 from headrace.connectors.base import (
     FIELD_IDS,
+    MORE,
     Admission,
     Binding,
     Offsets,
@@ -109,6 +110,7 @@ class FileSource(Source):
         known = file_states(after, self.store)
         states, pending = self._bounded(known, merge_listing(known, self._listed(known, now_ms)))
         left = Left(limit.rows(self.max_rows), limit.max_bytes)
+        apart = {MORE: True} if pending else {}
         offsets = dict(after)  # most files stand where they stood: their entries are shared by all bindings
         for i, state in enumerate(states):
             reached = state
@@ -120,7 +122,10 @@ class FileSource(Source):
             if reached is not state or state.path not in offsets:
                 offsets[state.path] = reached.to_json()
             pending = pending or not reached.done
-        return Binding(offsets, left.taken_rows, self.store.is_fixed(self.paths) and not pending, None, pending)
+            if not reached.done:
+                apart[state.path] = True
+        finished = self.store.is_fixed(self.paths) and not pending
+        return Binding(offsets, left.taken_rows, finished, None, pending, apart=apart)
 
     def _listed(self, known: Sequence[FileState], now_ms: int) -> list[FileState]:
         """The files there are, as of a while ago at most."""
@@ -187,7 +192,8 @@ class FileSource(Source):
             result = apply_policy(parsed, [c for c in self.columns if c.name in there], self.on_error)
             if result.batch.num_rows or result.error_count:
                 arrays = [result.batch.column(name) for name in self.schema.names]
-                yield replace(result, batch=pa.RecordBatch.from_arrays(arrays, schema=self.schema))
+                split = parsed.splits[0] if len(parsed.splits) == 1 else None
+                yield replace(result, batch=pa.RecordBatch.from_arrays(arrays, schema=self.schema), split=split)
 
     def _parsed(self, task: ReadTask) -> Iterator[ParsedRows]:
         if self.replay_by is not None:

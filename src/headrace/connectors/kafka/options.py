@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar
 
+from headrace.connectors.base import DRIFT, IDLE
 from headrace.connectors.connection_options import Connects
 from headrace.connectors.declared import DeclaredOptions, Option, needed_module
 from headrace.connectors.kafka.registry import MESSAGE
@@ -47,6 +48,8 @@ SOURCE = DeclaredOptions(
                "have taken in. The role needs the right to read it. Nothing is read by them, and they stay."),
         Option("scan.startup.offsets",
                "Of the mode `offsets`, which it makes the default: `0:1200,1:1350`; others begin at their start."),
+        IDLE,
+        DRIFT,
     ),
     "properties.", _PROPERTIES, secret_prefix=True,
 )  # fmt: skip

@@ -159,19 +159,21 @@ class KafkaSource(Source):
         for p in partitions:
             self._check(p, began[p][1], earliest[p], latest[p])
         there = {p: latest[p] - began[p][1] for p in partitions}
+        taken = {p: 0 if str(p) in limit.held else count for p, count in there.items()}
 
         def shared(each: float) -> dict[int, int]:
-            return _shared(there, replace(limit, row_bytes=each).estimated_rows(self._max_rows))
+            return _shared(taken, replace(limit, row_bytes=each).estimated_rows(self._max_rows))
 
         room, each = shared(limit.row_bytes), None
         if limit.guessed and room != shared(0.0) and not self._looked_in_vain:  # the guess holds some back
             reading = TopicReading(self._topic, self._config, self._name, self._shape.bare)
-            each = row_bytes(reading, {p: at for p, (_, at) in began.items()}, there, shared)
+            each = row_bytes(reading, {p: at for p, (_, at) in began.items()}, taken, shared)
             room, self._looked_in_vain = (room, True) if each is None else (shared(each), False)
         offsets: Offsets = {str(p): [began[p][0], began[p][1] + room[p]] for p in partitions}
         left = {str(p): there[p] - room[p] for p in partitions}
         bound = {TOPIC: topic, **offsets}
-        return Binding(bound, sum(room.values()), False, None, any(left.values()), left, row_bytes=each)
+        apart = {split: bool(count) for split, count in left.items()}
+        return Binding(bound, sum(room.values()), False, None, any(left.values()), left, row_bytes=each, apart=apart)
 
     def acknowledge(self, offsets: Offsets) -> None:
         """Commit the offsets that all readers have taken in, for a group without members: nothing is read by them."""
@@ -272,7 +274,8 @@ class KafkaSource(Source):
         begun = whole = False
         for partition, low, high in task["ranges"]:
             for records in read_range(reading, partition, low, high, check):
-                found = replace(self._shape.rows(records, partition, self._on_error), size=size_of(records))
+                rows = self._shape.rows(records, partition, self._on_error)
+                found = replace(rows, size=size_of(records), split=str(partition))
                 if not begun:
                     check()
                     begun, whole = True, len(task["ranges"]) == 1 and records[-1].offset() + 1 >= high

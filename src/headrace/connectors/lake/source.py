@@ -23,6 +23,7 @@ from headrace.common.last_used import LastUsed
 from headrace.common.lazy_dataclass import dataclass
 from headrace.connectors.base import (
     FIELD_IDS,
+    MORE,
     Admission,
     Binding,
     Offsets,
@@ -228,7 +229,9 @@ class LakeSource(Source):
         with self._told():
             table = self._current(now_ms)
             found = self._bound(table, after, limit)
-            return replace(found, added=self._unread(table, found.offsets[FIELDS]))
+            # Times of files that were written side by side overlap.
+            apart = {MORE: True} if found.behind else {}
+            return replace(found, added=self._unread(table, found.offsets[FIELDS]), apart=apart)
 
     def _bound(self, table: LakeTable, after: Offsets, limit: Admission) -> Binding:
         if not after:

@@ -22,6 +22,7 @@ commit.py        the edits of each transaction of an epoch
 exact.py         at which epochs a relation is exact
 query_epochs.py  at which epochs a read sees its relations
 watermarks.py    what the catalog says of watermarks at an epoch
+split_times.py   how far the times of a source are, split by split
 allowance.py      how many rows the rate of a source lets in
 automatic.py     which indexes the system makes for a group
 former.py        tables that got columns: what goes on for those that read the one before

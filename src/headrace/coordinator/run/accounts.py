@@ -83,7 +83,7 @@ class Accounts:
         for source_id, newest_us in result.newest_us.items():
             source = self._live.graph.relations.get(source_id)
             if source is not None:
-                source.newest_us = max(newest_us, newest_us if source.newest_us is None else source.newest_us)
+                source.times = source.times.read(newest_us)
 
     def _record(self, now: EpochInFlight) -> None:
         """Keep for people what a checkpoint was like."""

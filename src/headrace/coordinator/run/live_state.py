@@ -19,6 +19,7 @@ from headrace.coordinator.decide.automatic import is_automatic
 from headrace.coordinator.decide.graph import Graph
 from headrace.coordinator.decide.job import JobState, PlanFacts
 from headrace.coordinator.decide.relation import RelationState
+from headrace.coordinator.decide.split_times import SplitTimes
 from headrace.coordinator.run.epochs import EpochClock
 from headrace.coordinator.run.waiting import Waiters
 from headrace.dataflow.epoch_result import EpochResult
@@ -70,8 +71,8 @@ class LiveRelation(RelationState):
     """There were more rows of a source than its last answer took in; it may know that without their number."""
     added: tuple[str, ...] = ()
     """Columns that have come where a source reads, and that it does not have, as of the last look."""
-    newest_us: int | None = None
-    """The highest event time that jobs have read of a source, Unix microseconds."""
+    times: SplitTimes = field(default_factory=SplitTimes)
+    """The highest event times that jobs have read of a source."""
 
 
 @dataclass

@@ -18,9 +18,21 @@ from dataclasses import field
 from headrace.catalog.contents import SourceContent
 from headrace.catalog.edits import AddEvent, Edit, EditRejected, Put
 from headrace.catalog.records import ObjectRecord, RemapRecord
+from headrace.catalog.state import CatalogState
 from headrace.common.faults import fault_point
 from headrace.common.lazy_dataclass import dataclass
-from headrace.connectors.base import MAX_MB, RATE, Admission, Binding, FollowingTable, Offsets, SlotStanding, Source
+from headrace.connectors.base import (
+    DRIFT,
+    IDLE,
+    MAX_MB,
+    RATE,
+    Admission,
+    Binding,
+    FollowingTable,
+    Offsets,
+    SlotStanding,
+    Source,
+)
 from headrace.connectors.option_reader import OptionReader
 from headrace.connectors.sources import holds, is_whole
 from headrace.coordinator.ddl.secrets import Vault
@@ -373,7 +385,10 @@ class Ticker:
         rows = Admission(settings.max_rows_per_epoch).rows(None if poll.allowed is None else poll.allowed.rows)
         if poll.unread:
             return Admission(rows, whole=True)
-        return Admission(rows, most_bytes, max(r.counted_bytes(most_bytes) for r in read), not read[0].size.bytes)
+        drift_ms = DRIFT.read(OptionReader(poll.options))
+        held = frozenset[str]() if drift_ms is None else relation.times.ahead(drift_ms * 1000)
+        row_bytes = max(r.counted_bytes(most_bytes) for r in read)
+        return Admission(rows, most_bytes, row_bytes, not read[0].size.bytes, held)
 
     def _follower(self, relation: LiveRelation) -> FollowingTable:
         newest = self._storage.catalog.state.newest_remap(relation.id)
@@ -494,11 +509,28 @@ class Ticker:
 
     def _watermark_us(self, poll: _Poll, binding: Binding, before: int | None) -> int | None:
         """By what the source says of its offsets, if it can; else by what jobs have read of it."""
-        wanted = declared(poll.relation.record)
+        relation, now_s = poll.relation, self._runtime.clock.monotonic_s()
+        wanted = declared(relation.record)
         if wanted is None:
             return binding.watermark_us
-        told = poll.time_column == wanted.column
-        return raised(before, binding.watermark_us if told else poll.relation.newest_us, wanted.delay_us)
+        if poll.time_column == wanted.column:
+            return raised(before, binding.watermark_us, wanted.delay_us)
+        idle_ms, state = IDLE.read(OptionReader(poll.options)), self._storage.catalog.state
+        with self._live.lock:
+            busy = self._busy(state, relation, binding)
+            relation.times = relation.times.looked(busy, now_s)
+            return raised(before, relation.times.reached_us(idle_ms, now_s), wanted.delay_us)
+
+    def _busy(self, state: CatalogState, relation: LiveRelation, binding: Binding) -> dict[str, bool] | None:
+        """Whether anything is left to read of each split that counts apart: not bound, or bound and not read by those
+        jobs that tell of times. The caller holds the lock."""
+        if binding.apart is None:
+            return None
+        jobs = self._live.graph.jobs.values()
+        reached = max((j.committed for j in jobs if relation.id in j.event_time.relations), default=0)
+        read = state.offsets_at(relation.id, reached) if reached else None
+        taken = {} if read is None else read.offsets
+        return {s: more or taken.get(s) != binding.offsets.get(s) for s, more in binding.apart.items()}
 
     def _happened(self, bound: list[tuple[LiveRelation, Binding]], epoch: int) -> bool:
         state = self._storage.catalog.state

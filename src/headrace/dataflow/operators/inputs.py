@@ -116,7 +116,7 @@ class InputStage(Labelled, Unkeyed):
                 task.bytes_read += found.read_bytes
                 room = ERROR_SAMPLES - len(task.row_errors)
                 task.row_errors += found.errors[:room]
-                batch = found.batch if self.late is None else self._in_time(task, found.batch, below_us[n])
+                batch = found.batch if self.late is None else self._in_time(task, found, below_us[n])
                 if batch.num_rows:
                     weights = found.weights
                     if weights is None:
@@ -135,13 +135,14 @@ class InputStage(Labelled, Unkeyed):
         for rows in held.scan(*slice_bounds(*part[PART])):
             yield reader.gone(rows.select(names), part)
 
-    def _in_time(self, task: Task, batch: pa.RecordBatch, below_us: int | None) -> pa.RecordBatch:
+    def _in_time(self, task: Task, found: ReadBatch, below_us: int | None) -> pa.RecordBatch:
         """The rows that are not late; counts those that are, and notes the newest time seen."""
         assert self.late is not None
+        batch, split = found.batch, found.split or ""
         times = times_us(batch.column(self.late))
         newest_us = pc.max(times).as_py()
         if newest_us is not None:
-            task.newest_us = newest_us if task.newest_us is None else max(task.newest_us, newest_us)
+            task.newest_us[split] = max(newest_us, task.newest_us.get(split, newest_us))
         if below_us is None:
             return batch
         kept = batch.filter(not_below(times, below_us))

@@ -154,8 +154,8 @@ class Task:
         """No row of the stage's state is due before this time; None if none ever is."""
         self.late_rows = 0
         """Rows of a source that were not taken in because the watermark had passed them."""
-        self.newest_us: int | None = None
-        """The highest event time that was read of a source."""
+        self.newest_us: dict[str, int] = {}
+        """The highest event time that was read of a source, by split; "" where nobody says of which."""
         self.rows_read = 0
         """Rows that were read of a source, late ones among them."""
         self.bytes_read = 0

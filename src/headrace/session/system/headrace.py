@@ -131,14 +131,15 @@ def _sources(context: Context) -> Rows:
 
 
 def _source_splits(context: Context) -> Rows:
-    state, left = context.catalog.state, context.coordinator.rows_left()
+    state, left, times = context.catalog.state, context.coordinator.rows_left(), context.coordinator.split_times()
     for o in state.objects_of(SourceContent):
         newest = state.newest_remap(o.id)
-        behind = left.get(o.id, {})
+        behind, seen = left.get(o.id, {}), times.get(o.id, {})
         for split, position in of_splits(o.options, newest.offsets).items() if newest else ():
             yield {
                 "source_id": o.id, "source": o.name, "schema_name": o.schema, "split": split,
                 "position": json.dumps(position), "rows_behind": behind.get(split),
+                "newest_time": _event_time(seen.get(split)),
             }  # fmt: skip
 
 
@@ -324,7 +325,8 @@ _COLUMNS = {
         "error_since timestamp, paused boolean, rows_behind bigint, row_bytes bigint, columns_there", _sources,
     ),
     "source_splits": (
-        "source_id bigint, source, schema_name, split, position, rows_behind bigint", _source_splits,
+        "source_id bigint, source, schema_name, split, position, rows_behind bigint, newest_time timestamp",
+        _source_splits,
     ),
     "replication_slots": (
         "source_id bigint, source, schema_name, slot, publication, tables, confirmed_lsn, lag_bytes bigint, "
