@@ -175,6 +175,15 @@ def test_kafka_source(database: Database, kafka: Kafka) -> None:
     assert sorted(visitors, key=str) == [(None, 1, 1), (b"ann", 3, 3)]
 
 
+def test_kafka_watermark(database: Database, kafka: Kafka) -> None:
+    kafka.topic("views", 2)
+    times = ["10:00:05", "10:00:50", "10:01:10", "10:02:00"]
+    kafka.send("views", *(f'{{"page": "/", "t": "2024-05-01 {at}"}}' for at in times), partition=0)
+    statement = example("kafka", 1, {"localhost:9092": kafka.servers, "'10 s'": "'1 s'"})
+    database.sql(statement)
+    eventually(lambda: database.sql("SELECT n FROM minutes ORDER BY window_start").rows() == [(2,)])
+
+
 def test_kafka_table(database: Database, kafka: Kafka) -> None:
     kafka.topic("customers")
     kafka.send(
@@ -183,7 +192,7 @@ def test_kafka_table(database: Database, kafka: Kafka) -> None:
         '{"before": null, "after": {"id": 2, "name": "bob"}, "op": "c"}',
         '{"before": {"id": 1, "name": "ann"}, "after": null, "op": "d"}',
     )
-    database.sql(example("kafka", 1, {"localhost:9092": kafka.servers}))
+    database.sql(example("kafka", 2, {"localhost:9092": kafka.servers}))
     eventually(lambda: database.sql("SELECT * FROM customers").rows() == [(2, "bob")])
 
 
@@ -196,7 +205,7 @@ def test_kafka_avro(database: Database, kafka: Kafka) -> None:
         number = registry.add("payments-value", schema)
         values = [{"customer": who, "amount": Decimal(n)} for who, n in (("ann", 1), ("ann", 2), (None, 5))]
         kafka.send("payments", *(framed(number, schema, value) for value in values))
-        database.sql(example("kafka", 2, {"localhost:9092": kafka.servers, "http://localhost:8081": registry.url}))
+        database.sql(example("kafka", 3, {"localhost:9092": kafka.servers, "http://localhost:8081": registry.url}))
         wanted = [("ann", Decimal("3.00")), (None, Decimal("5.00"))]
         eventually(lambda: database.sql("SELECT * FROM paid ORDER BY customer").rows() == wanted)
         database.sql("DROP MATERIALIZED VIEW paid; DROP SOURCE payments")
@@ -210,7 +219,7 @@ def test_kafka_protobuf(database: Database, kafka: Kafka) -> None:
         number = registry.add("shipments-value", text, schemaType="PROTOBUF")
         frame = b"\0" + number.to_bytes(4, "big") + b"\0"
         kafka.send("shipments", frame + b"\x08\x01", frame + b"\x08\x02\x10\x01", frame + b"\x08\x03")
-        database.sql(example("kafka", 3, {"localhost:9092": kafka.servers, "http://localhost:8081": registry.url}))
+        database.sql(example("kafka", 4, {"localhost:9092": kafka.servers, "http://localhost:8081": registry.url}))
         eventually(lambda: database.sql("SELECT * FROM shipped ORDER BY n").rows() == [("THERE", 1), ("SENT", 2)])
         assert database.sql("SELECT id FROM shipments WHERE weights IS NULL").rows() == []
         database.sql("DROP MATERIALIZED VIEW shipped; DROP SOURCE shipments")
@@ -218,7 +227,7 @@ def test_kafka_protobuf(database: Database, kafka: Kafka) -> None:
 
 def test_kafka_sink(database: Database, kafka: Kafka) -> None:
     kafka.topic("prices")
-    database.sql(example("kafka", 4, {"localhost:9092": kafka.servers}))
+    database.sql(example("kafka", 5, {"localhost:9092": kafka.servers}))
     database.flush()
     database.sql("UPDATE items SET price = 4 WHERE id = 1; DELETE FROM items WHERE id = 2")
     database.flush()
