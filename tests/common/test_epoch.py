@@ -57,6 +57,45 @@ def test_follows_the_clock_when_it_can() -> None:
     assert allocator.next() == from_unix_ms(clock.now_ms())
 
 
+def test_ahead_of_the_clock_epochs_go_on_at_half_its_pace() -> None:
+    """Time does not stand still, however far a clock has been ahead, and the clock catches up."""
+    clock = ManualClock()
+    start_ms = clock.now_ms()
+    allocator = EpochAllocator(0, clock.now_ms)
+    clock.advance_ms(10_000)
+    allocator.next()
+    clock.set_now_ms(start_ms)
+    reached = []
+    for _ in range(300):  # short waits add up
+        clock.advance_ms(1)
+        reached.append(epoch_ms(allocator.next()) - start_ms)
+    assert reached[::100] == [10_000, 10_050, 10_100] and reached[-1] == 10_149
+    clock.set_now_ms(start_ms - 50_000)  # once more
+    assert epoch_ms(allocator.next()) - start_ms == 10_149
+    clock.advance_ms(1_000)
+    assert epoch_ms(allocator.next()) - start_ms == 10_649
+    clock.set_now_ms(start_ms + 10_649)
+    assert epoch_ms(allocator.next()) - start_ms == 10_649
+    clock.advance_ms(1)
+    assert allocator.next() == from_unix_ms(clock.now_ms())
+    clock.advance_ms(500)
+    assert allocator.next() == from_unix_ms(clock.now_ms()), "and is followed again"
+
+
+@given(st.lists(st.integers(-100_000, 100_000), max_size=40))
+def test_epochs_are_no_further_ahead_than_the_clock_has_been(steps_ms: list[int]) -> None:
+    clock, most_ms, ahead_ms = ManualClock(), 0, 0
+    allocator = EpochAllocator(0, clock.now_ms)
+    for step_ms in steps_ms:
+        clock.set_now_ms(clock.now_ms() + step_ms)
+        most_ms = max(most_ms, clock.now_ms())
+        reached_ms = epoch_ms(allocator.next())
+        assert clock.now_ms() <= reached_ms <= most_ms + sum(max(0, s) for s in steps_ms) // 2
+        if step_ms > 0:
+            assert reached_ms - clock.now_ms() <= max(0, ahead_ms - step_ms // 2)
+        ahead_ms = reached_ms - clock.now_ms()
+
+
 def test_a_full_counter_rolls_into_the_next_millisecond() -> None:
     clock = ManualClock()
     full = from_unix_ms(clock.now_ms()) + COUNTER_MASK

@@ -120,6 +120,41 @@ def test_the_oldest_epoch_of_a_source_never_goes_back(db: Bound) -> None:
         db.catalog.transact([Put(SourceRecord(s + 1000, 6))])
 
 
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_clock_that_was_ahead_once_is_told_and_keeps_nothing_for_ever(
+    open_db: Callable[..., Bound], restart: bool
+) -> None:
+    """Epochs stay where it was: history is counted from there, and so is how late a view is."""
+    db = open_db(retention_ms=2_000)
+    s = db.source("s", connector="datagen", rows_per_second="unlimited", max_rows_per_epoch="3")
+    v, late = db.view("v", s), db.view("late", s)
+    now_ms = db.clock.now_ms()
+    db.clock.advance_ms(86_400_000)
+    db.ticks(1)
+    db.clock.set_now_ms(now_ms)
+    if restart:
+        db.close()
+        db = open_db(retention_ms=2_000)
+        db.clock.set_now_ms(now_ms)
+    db.ticks(2 * TICKS)
+    db.c.compact()
+    assert 35 < len(db.epochs(s)) < 50, "two seconds of thirteen, which took twice as long"
+    assert db.c._parts is not None
+    for _ in range(2):
+        db.c._parts.look()
+    (event,) = db.events("clock_behind")
+    ahead_s = next(m.value for m in db.c.metrics() if m.name == "epochs_ahead_seconds")
+    assert 86_380 <= ahead_s <= 86_420 and "s behind the newest epoch" in event
+    db.c.alter_job(late, paused=True)
+    db.ticks(40)
+    assert db.status(late).lag_ms > 1_000 > db.status(v).lag_ms
+    db.clock.advance_ms(2 * 86_400_000)
+    db.ticks(1)
+    db.c._parts.look()
+    assert next(m.value for m in db.c.metrics() if m.name == "epochs_ahead_seconds") == 0
+    assert len(db.events("clock_behind")) == 1
+
+
 # ---- watermarks
 
 

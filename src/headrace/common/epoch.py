@@ -45,6 +45,9 @@ def epoch_datetime(epoch: int) -> datetime:
 class EpochAllocator:
     """Hands out strictly increasing epochs, close to the wall clock but never hostage to it.
 
+    While epochs are ahead of the clock, for it was ahead itself once, they go on at half its pace: so time in views
+    never stands still, history grows old, and the clock catches up.
+
     `last` is the newest epoch that may ever have been used, `now_ms` gives Unix milliseconds. Thread-safe.
     """
 
@@ -54,6 +57,8 @@ class EpochAllocator:
         self._last = last
         self._now_ms = now_ms
         self._lock = threading.Lock()
+        self._slowed: tuple[int, int] | None = None
+        """Since when epochs are ahead of the clock: its time then, and that of the newest epoch; both Unix ms."""
 
     @property
     def last(self) -> int:
@@ -63,8 +68,18 @@ class EpochAllocator:
     def next(self) -> int:
         """An epoch above all earlier ones; while the clock stands or goes back, the counter (then the ms) moves on."""
         with self._lock:
-            epoch = max(from_unix_ms(self._now_ms()), self._last + 1)
+            epoch = max(from_unix_ms(self._moment_ms(self._now_ms())), self._last + 1)
             if epoch >= MAX_EPOCH:
                 raise OverflowError("out of epochs")
             self._last = epoch
             return epoch
+
+    def _moment_ms(self, now_ms: int) -> int:
+        """Return the clock's time, or one behind which epochs are already and that goes on at half its pace."""
+        if from_unix_ms(now_ms + 1) > self._last:
+            self._slowed = None
+            return now_ms
+        if self._slowed is None or now_ms < self._slowed[0]:
+            self._slowed = now_ms, epoch_ms(self._last)
+        since_ms, reached_ms = self._slowed
+        return reached_ms + (now_ms - since_ms) // 2

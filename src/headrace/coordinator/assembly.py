@@ -61,7 +61,9 @@ class Assembly:
             live.graph, live.lock, core.progress, catalog, runtime.clock, self._settings,
             lambda: core.application.suspended,
         )  # fmt: skip
-        self._watchdog = Watchdog(self.barriers, live.graph, live.lock, catalog, core.sparing, self._settings)
+        self._watchdog = Watchdog(
+            self.barriers, live.graph, live.lock, catalog, core.sparing, self._settings, lambda: live.epochs.ahead_ms
+        )
         self.ticker = Ticker(
             live, storage, runtime, core.guard, core.sparing, vault=core.vault, progress=core.progress, look=self.look
         )

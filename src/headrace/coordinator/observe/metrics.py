@@ -60,6 +60,7 @@ class Figures:
     start_s: Mapping[str, float]
     """Seconds of each step of the start."""
     background_failures: int = 0
+    epochs_ahead_ms: int = 0
 
 
 def collect(
@@ -73,7 +74,7 @@ def collect(
     with live.lock:
         figures = Figures(
             storage.store.metrics.as_dict(), memory.use(), jobs, merges, vacuum, transactions, runs, dict(start_s),
-            sum(failures.values()),
+            sum(failures.values()), live.epochs.ahead_ms,
         )  # fmt: skip
         return list(metrics(figures))
 
@@ -88,6 +89,8 @@ def metrics(f: Figures) -> Iterator[Metric]:
     yield Metric("vacuum_passes", f.vacuum.passes, "count", "Searches for unreferenced objects")
     yield Metric("vacuum_deleted", f.vacuum.deleted, "count", "Unreferenced objects that were deleted")
     yield Metric("background_failures", f.background_failures, "count", "Failures of the server's threads and chores")
+    ahead = "How far the newest epoch is ahead of the clock; it stays there if the clock has been ahead once"
+    yield Metric("epochs_ahead_seconds", f.epochs_ahead_ms / 1000, "seconds", ahead)
     yield Metric("catalog_transactions", f.transactions, "count", "Commits of the catalog since it was created")
     yield Metric("start_seconds", sum(f.start_s.values()), "seconds", "The server's start, after that of Spark")
     for step, seconds in f.start_s.items():

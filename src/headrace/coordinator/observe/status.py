@@ -201,7 +201,9 @@ class Status:
             status="held" if holder is not None and status == "running" else status,
             committed_epoch=job.committed,
             frontier=frontier,
-            lag_ms=max(unread_ms, _lag_ms(now_ms, newest(live.graph.exact(job.id)) or 0)),
+            lag_ms=max(
+                unread_ms, _lag_ms(max(now_ms, epoch_ms(live.graph.complete)), newest(live.graph.exact(job.id)) or 0)
+            ),
             rows_in=m.rows_in,
             rows_out=m.rows_out,
             epochs=m.epochs,
@@ -346,5 +348,5 @@ def _of_source(unread: UnreadSource) -> HeadraceError:
 
 
 def _lag_ms(now_ms: int, frontier_epoch: int) -> int:
-    """How far a frontier lies behind the wall clock."""
+    """How far a frontier lies behind the wall clock, or behind the newest epoch where that is ahead."""
     return max(0, now_ms - epoch_ms(frontier_epoch)) if frontier_epoch else 0

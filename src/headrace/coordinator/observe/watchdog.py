@@ -14,6 +14,7 @@ from headrace.catalog.edits import AddEvent
 from headrace.common.clock import Clock
 from headrace.common.epoch import epoch_ms
 from headrace.common.lazy_dataclass import dataclass
+from headrace.common.loggers import get_logger
 from headrace.config import Settings
 from headrace.coordinator.decide.exact import intersect_all, newest
 from headrace.coordinator.decide.graph import Graph
@@ -26,6 +27,8 @@ from headrace.coordinator.run.live_state import Job, LiveRelation
 from headrace.errors import HeadraceError, LogLost
 
 MIB = 1 << 20
+AHEAD_MS = 60_000
+"""Epochs that are further ahead of the clock are told; after a crash they are by some seconds."""
 
 
 @dataclass(frozen=True)
@@ -198,22 +201,26 @@ def _of_attempt(progress: AttemptProgress | None) -> str:
 
 
 class Watchdog:
-    """Makes an event of every view that falls behind, once, with what it waits for."""
+    """Makes an event of every view that falls behind, with what it waits for, and of a clock that does; each once."""
 
     def __init__(
         self, barriers: Barriers, graph: Graph[LiveRelation, Job], lock: AbstractContextManager[object],
-        catalog: Catalog, sparing: Sparing, settings: Callable[[], Settings],
+        catalog: Catalog, sparing: Sparing, settings: Callable[[], Settings], ahead_ms: Callable[[], int],
     ) -> None:  # fmt: skip
+        """`ahead_ms` tells how far the newest epoch is ahead of the wall clock."""
         self._barriers = barriers
         self._graph = graph
         self._lock = lock
         self._catalog = catalog
         self._sparing = sparing
         self._settings = settings
+        self._ahead_ms = ahead_ms
         self._late: set[int] = set()
+        self._ahead = False
 
     def look(self) -> None:
-        """Look at all barriers; to be called now and then by one thread. Raises what the catalog does."""
+        """Look at the clock and at all barriers; called now and then by one thread. Raises what the catalog does."""
+        self._look_at_clock()
         graph, limit_ms = self._graph, self._settings().lag_notice_ms
         with self._lock:
             now_ms = epoch_ms(graph.complete)
@@ -229,6 +236,18 @@ class Watchdog:
                 if barrier.job_id in news:
                     self._say(barrier, late[barrier.job_id])
                     self._late.add(barrier.job_id)
+
+    def _look_at_clock(self) -> None:
+        ahead_ms = self._ahead_ms()
+        if ahead_ms > AHEAD_MS and not self._ahead:
+            text = (
+                f"the clock is {ahead_ms / 1000:.0f} s behind the newest epoch: it has been ahead once, or is wrong "
+                "now. Until it has caught up, time in views and what is kept by time go on from that epoch, at half "
+                "its pace"
+            )
+            get_logger("headrace").warning("the clock is behind the epochs", seconds=ahead_ms // 1000)
+            self._catalog.transact([AddEvent("clock_behind", None, text)])
+        self._ahead = ahead_ms > AHEAD_MS
 
     def _say(self, barrier: Barrier, late_ms: int) -> None:
         """Raises what the catalog does: then the next look says it."""

@@ -10,7 +10,7 @@ from headrace.catalog.catalog import Catalog
 from headrace.catalog.edits import SetConfig
 from headrace.catalog.state import CatalogState
 from headrace.common.clock import Clock
-from headrace.common.epoch import COUNTER_BITS, EpochAllocator
+from headrace.common.epoch import COUNTER_BITS, EpochAllocator, epoch_ms
 from headrace.coordinator.run.waiting import Waiters
 from headrace.errors import ReadOnlyTransaction
 
@@ -76,6 +76,11 @@ class EpochClock:
     def last(self) -> int:
         """The newest epoch given out."""
         return self._allocator.last
+
+    @property
+    def ahead_ms(self) -> int:
+        """How far the newest epoch is ahead of the wall clock, milliseconds; 0 if it is not."""
+        return max(0, epoch_ms(max(self._allocator.last, self._complete)) - self._clock.now_ms())
 
     def begin(self) -> int:
         """A new epoch, above all others. Raises what the catalog does; then it is given up already."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from headrace.catalog.catalog import Catalog
 from headrace.catalog.records import StateTableRecord
 from headrace.common.clock import Clock
-from headrace.common.epoch import from_unix_ms
+from headrace.common.epoch import epoch_ms, from_unix_ms
 from headrace.config import Settings
 from headrace.coordinator.decide.graph import Graph
 from headrace.coordinator.decide.targets import safe_epoch
@@ -39,7 +39,7 @@ class Retention:
         The caller holds the lock.
         """
         kept = max(self._settings().retention_ms, kept_ms(self._catalog.image, relation.id))
-        retention = from_unix_ms(max(self._clock.now_ms() - kept, 0))
+        retention = self._before(kept)
         readers = self._graph.log_readers(relation.id, without)
         # What is committed and not yet complete is not read by anybody: below it, the table must stay readable.
         newest = min(record.committed_epoch, self._graph.complete)
@@ -50,6 +50,14 @@ class Retention:
 
         The caller holds the lock.
         """
-        retention = from_unix_ms(max(self._clock.now_ms() - self._settings().retention_ms, 0))
+        retention = self._before(self._settings().retention_ms)
         readers = self._graph.binding_readers(relation.id, without)
         return min([retention, self._graph.complete, *self._pins.epochs(relation.id), *readers])
+
+    def _before(self, kept_ms: int) -> int:
+        """Return the epoch before which history is older than `kept_ms`, by the clock or the newest epoch.
+
+        Where the clock was ahead once all epochs are: counted from its present time nothing would ever be old.
+        """
+        now_ms = max(self._clock.now_ms(), epoch_ms(self._graph.complete))
+        return from_unix_ms(max(now_ms - kept_ms, 0))
