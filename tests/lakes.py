@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pyarrow as pa
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable, WriterProperties, write_deltalake
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.expressions import In
 from pyiceberg.table import Table
@@ -83,7 +83,8 @@ class DeltaLake(Lake):
         return {"connector": "deltalake", "location": self.location, "refresh.interval": "1ms"}
 
     def append(self, rows: Sequence[Row]) -> None:
-        write_deltalake(self.location, table_of(rows), mode="append")
+        properties = WriterProperties(max_row_group_size=65_536)
+        write_deltalake(self.location, table_of(rows), mode="append", writer_properties=properties)
 
     def delete(self, ids: Sequence[int]) -> None:
         self.table.delete(f"id IN ({', '.join(map(str, ids))})")

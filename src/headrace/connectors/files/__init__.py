@@ -13,6 +13,7 @@ admission.py   what a limit leaves of a binding, file by file
 source.py      the `files` source: CSV, JSON lines, Parquet and Avro
 options.py     its options: where the files are, how they are laid out, at what pace they are replayed
 formats.py     reads a piece of a file as rows
+row_groups.py  row groups of Parquet files, where read tasks begin and end
 later_columns.py  columns that have come since a source was made: NULL in files without them
 avro_files.py  Avro's files: their schema, their blocks, and the records in these
 lines.py       where records begin and end, and how to reach a range of bytes

@@ -43,6 +43,8 @@ class FileState:
     done: bool = False
     tag: str = ""
     """See `Seen`."""
+    total: int = 0
+    """Rows of a whole Parquet or Avro file that is taken in by parts; 0 where nobody has looked."""
     store: FileStore = field(default=LOCAL, compare=False, repr=False)
     """Where it is."""
 
@@ -56,6 +58,8 @@ class FileState:
             "byte": self.byte,
             "done": self.done,
         }
+        if self.total and not self.done:
+            found["rows"] = self.total
         return found | {"tag": self.tag} if self.tag else found
 
     @property
@@ -86,7 +90,8 @@ def file_states(offsets: Offsets, store: FileStore = LOCAL) -> list[FileState]:
     """The files that `offsets` knows, in order."""
     states = [
         FileState(
-            path, p["n"], p["size"], p["mtime_ns"], p["row"], p["byte"], p["done"], p.get("tag", ""), store
+            path, p["n"], p["size"], p["mtime_ns"], p["row"], p["byte"], p["done"], p.get("tag", ""),
+            p.get("rows", 0), store,
         )
         for path, p in offsets.items()
         if not path.startswith("@")

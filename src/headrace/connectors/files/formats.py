@@ -23,6 +23,7 @@ from headrace.connectors.base import RowError
 from headrace.connectors.files.avro_files import AvroFile
 from headrace.connectors.files.file_listing import FileState, is_compressed
 from headrace.connectors.files.lines import BOM, Ends, open_text, record_chunks, records_before
+from headrace.connectors.files.row_groups import read_rows, row_group_ends
 from headrace.connectors.json_in import Fault, JsonRecords, nullable_schema, object_rows, one_array, rows_of
 from headrace.connectors.kafka.framed import as_json
 from headrace.connectors.parsed_values import cast_array, strings_to_array
@@ -30,7 +31,6 @@ from headrace.connectors.policy import ParsedRows, sample
 from headrace.connectors.spelling import SeveralSpellings, place_of
 from headrace.errors import SourceError
 
-_PARQUET_BATCH_ROWS = 65_536
 _AVRO_BATCH_ROWS = 8192
 
 
@@ -266,18 +266,10 @@ def _read_parquet(piece: FilePiece, columns: Sequence[Column], wanted: Collectio
         if wanted is not None:
             columns = [c for c in columns if c.name in wanted or not _is_sound(c, there.types[places[c]])]
         names, schema = [there.names[places[c]] for c in columns], nullable_schema(columns)
-        stop = file.metadata.num_rows if piece.stop is None else piece.stop
-        for group, base in _overlapping(file, piece.start, stop):
-            position = base
-            # The tasks share the processors already.
-            for batch in file.iter_batches(_PARQUET_BATCH_ROWS, [group], columns=names, use_threads=False):
-                begin, end = max(piece.start - position, 0), min(stop - position, batch.num_rows)
-                if begin < end:
-                    part = batch.slice(begin, end - begin)
-                    rows, faults = _cast_columns(part, names, columns, schema)
-                    positions = np.arange(position + begin, position + end, dtype=np.int64) + 1
-                    yield _parsed(piece.state.path, rows, positions, faults)
-                position += batch.num_rows
+        for position, batch in read_rows(file, names, piece.start, piece.stop):
+            rows, faults = _cast_columns(batch, names, columns, schema)
+            positions = np.arange(position, position + batch.num_rows, dtype=np.int64) + 1
+            yield _parsed(piece.state.path, rows, positions, faults)
 
 
 def rows_of_file(state: FileState, format: str) -> int:
@@ -285,8 +277,13 @@ def rows_of_file(state: FileState, format: str) -> int:
     if format == "avro":
         with opened_avro(state) as file:
             return file.rows()
-    with opened_parquet(state) as parquet:
-        return int(parquet.metadata.num_rows)
+    return max(row_groups_of(state), default=0)
+
+
+def row_groups_of(state: FileState) -> tuple[int, ...]:
+    """Return where the row groups of a Parquet file end, in rows. Raises `SourceError`."""
+    with opened_parquet(state) as file:
+        return row_group_ends(file)
 
 
 @contextmanager
@@ -330,15 +327,6 @@ def _cast_columns(
         faults.extend((row, column.name, str(source[row].as_py()), _typed(column, message)) for row, message in bad)
         arrays.append(array)
     return pa.RecordBatch.from_arrays(arrays, schema=schema), faults
-
-
-def _overlapping(file: papq.ParquetFile, start: int, stop: int) -> Iterator[tuple[int, int]]:
-    base = 0
-    for group in range(file.metadata.num_row_groups):
-        rows = file.metadata.row_group(group).num_rows
-        if base < stop and base + rows > start:
-            yield group, base
-        base += rows
 
 
 @contextmanager

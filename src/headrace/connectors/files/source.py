@@ -14,6 +14,7 @@ from typing import Self
 import pyarrow as pa
 
 from headrace.common.columns import Column
+from headrace.common.last_used import LastUsed
 from headrace.connectors.base import (
     FIELD_IDS,
     MORE,
@@ -37,10 +38,11 @@ from headrace.connectors.files.file_listing import (
     list_files,
     merge_listing,
 )
-from headrace.connectors.files.formats import FilePiece, rows_of_file
+from headrace.connectors.files.formats import FilePiece, row_groups_of, rows_of_file
 from headrace.connectors.files.lines import COMPRESSION, advance, align
 from headrace.connectors.files.options import SOURCE, location, replay_options
 from headrace.connectors.files.replay import ReplayRows, load_replay
+from headrace.connectors.files.row_groups import nearest_end
 from headrace.connectors.option_reader import OptionReader
 from headrace.connectors.pacing import admit
 from headrace.connectors.policy import ParsedRows, apply_policy
@@ -52,6 +54,7 @@ _ROW_BYTES = 64
 """What a row counts of files that are taken in by rows."""
 _REPLAY_BATCH_ROWS = 65_536
 _REPLAY = "@replay"
+_FOOTERS_KEPT = 256
 _WINDOW = 64
 """Files that a store makes ready at once to be looked at."""
 
@@ -72,6 +75,7 @@ class FileSource(Source):
         self._refresh_ms = found.refresh_ms
         self._listing: tuple[int, list[FileState]] | None = None
         """When files were listed, and what was there."""
+        self._row_groups = LastUsed[object, tuple[int, ...]](_FOOTERS_KEPT)
 
     @classmethod
     def infer_columns(cls, options: Mapping[str, str]) -> list[Column]:
@@ -153,18 +157,17 @@ class FileSource(Source):
     def rows_between(self, from_: Offsets, to: Offsets) -> int | None:
         """See `Source`; the header of a CSV file counts, too."""
         if self.replay_by is not None:
-            return None
+            return _replayed(to) - _replayed(from_)
         begun, ended = self._moved(from_, to)
         return sum(state.row for state in ended) - sum(state.row for state in begun.values())
 
     def bytes_between(self, from_: Offsets, to: Offsets) -> int | None:
-        """See `Source`; files of rows that are taken in by parts do not tell."""
+        """See `Source`; rows of a Parquet or Avro file, and those of a replay, count as alike."""
         if self.replay_by is not None:
-            return None
+            size = sum(state.size for state in file_states(to, self.store))
+            return size * (_replayed(to) - _replayed(from_)) // max(to.get(_REPLAY, {}).get("rows", 0), 1)
         begun, ended = self._moved(from_, to)
         pairs = [(begun.get(state.path, replace(state, row=0, byte=0)), state) for state in ended]
-        if any(self._by_rows(new) and not new.done for _, new in pairs):
-            return None
         return sum(self._size(old, new) for old, new in pairs)
 
     def only(self, names: Sequence[str]) -> Self:
@@ -219,7 +222,9 @@ class FileSource(Source):
         if self._by_rows(state):
             total = rows_of_file(state, self._format(state))
             row = state.row + min(left.within(state.size, total), total - state.row)
-            new = replace(state, row=row, done=row == total)
+            if row < total and self._format(state) == "parquet":
+                row = self._whole_groups(state, row)
+            new = replace(state, row=row, done=row == total, total=total)
             return new, row - state.row, state.size * (row - state.row) // max(total, 1)
         csv = self._format(state) == "csv"
         prologue = 1 if csv and self.text.header and state.byte == 0 else 0
@@ -227,10 +232,18 @@ class FileSource(Source):
         new = advance(state, most, csv and self.text.multiline, left.bytes)
         return new, max(0, new.row - state.row - prologue), self._size(state, new)
 
+    def _whole_groups(self, state: FileState, row: int) -> int:
+        """Return the end of the last row group up to `row`, if it is not far below; else `row` itself."""
+        end = max((end for end in self._groups_of(state) if end <= row), default=0)
+        return end if end - state.row > (row - state.row) // 2 else row
+
+    def _groups_of(self, state: FileState) -> tuple[int, ...]:
+        return self._row_groups.of((state.path, state.seen), lambda: row_groups_of(state))
+
     def _size(self, old: FileState, new: FileState) -> int:
-        """About how many bytes there are between two states of a file, the later one at its end if it is of rows."""
+        """Return about how many bytes there are between two states of a file."""
         if self._by_rows(new):
-            return new.size * (new.row - old.row) // max(new.row, 1)
+            return new.size * (new.row - old.row) // max(new.total, new.row, 1)
         unread = is_compressed(new.path) and self.store.remote
         return (new.size * COMPRESSION if unread else new.byte) - old.byte
 
@@ -280,8 +293,12 @@ class FileSource(Source):
     def _cut(self, old: FileState, new: FileState, done: int, size: int) -> int:
         """The position nearest to `done` of `size` weight units of a range."""
         if self._by_rows(new):
-            whole = done >= size or (done > 0 and not self._can_cut(new))
-            return new.row if whole else old.row + done // _ROW_BYTES
+            if done == 0:
+                return old.row
+            if done >= size or not self._can_cut(new):
+                return new.row
+            row = old.row + done // _ROW_BYTES
+            return row if self._format(new) == "avro" else nearest_end(self._groups_of(new), row, old.row, new.row)
         if done == 0:
             return old.byte
         if done >= size or not self._splittable(new):
@@ -301,7 +318,7 @@ class FileSource(Source):
         start, position, behind = admit(
             schedule, mark["start_ms"], mark["position"], total, limit.rows(self.max_rows), now_ms
         )
-        offsets = {**files, _REPLAY: {"start_ms": start, "position": position}}
+        offsets = {**files, _REPLAY: {"start_ms": start, "position": position, "rows": total}}
         rows = position - mark["position"]
         return Binding(offsets, rows, position >= total, replay.watermark_us(position), behind)
 
@@ -309,6 +326,11 @@ class FileSource(Source):
         assert self.replay_by is not None
         pairs = [(state, self._format(state)) for state in file_states(files, self.store)]
         return load_replay(pairs, columns, self.replay_by, self.text)
+
+
+def _replayed(offsets: Offsets) -> int:
+    """Return how many rows of a replay lie before an offset."""
+    return int(offsets.get(_REPLAY, {}).get("position", 0))
 
 
 def _plan_replay(from_: Offsets, to: Offsets, parallelism: int) -> list[ReadTask]:

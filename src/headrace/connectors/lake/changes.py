@@ -7,7 +7,7 @@ written anew, rows that were marked as deleted, or by going back to an older sna
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from typing import Any, Final, TypeAlias
 
@@ -18,7 +18,6 @@ Deletes: TypeAlias = list[Any]
 """JSON: what says which rows of a file are deleted. Equal ones delete the same rows."""
 MOST_BYTES: Final = 1 << 30
 """So much of files is taken in at once, and always one file."""
-LEAST_PIECE_ROWS: Final = 65_536
 
 
 @dataclass(frozen=True)
@@ -114,17 +113,28 @@ def differences(before: Content, after: Content) -> list[Piece]:
 
 
 def rows_of(pieces: Iterable[Piece]) -> int:
-    """About how many rows pieces have."""
+    """Return about how many rows pieces have."""
     return sum(p.file.rows for p in pieces)
 
 
-def tasks_of(pieces: Sequence[Piece], parallelism: int, common: Mapping[str, Any], cuts: bool) -> list[ReadTask]:
-    """Tasks that read pieces, of about as many rows each; `cuts` says whether files can be read in parts."""
-    share = max(LEAST_PIECE_ROWS if cuts else 1, -(-rows_of(pieces) // max(parallelism, 1)))
+def bytes_of(pieces: Iterable[Piece]) -> int:
+    """Return how many bytes the files of pieces have."""
+    return sum(p.file.size for p in pieces)
+
+
+def tasks_of(
+    pieces: Sequence[Piece], parallelism: int, common: Mapping[str, Any], ends: Callable[[LakeFile], Sequence[int]]
+) -> list[ReadTask]:
+    """Return tasks that read pieces, of about as many rows each.
+
+    `ends` tells after which rows a file can be cut, in order, its last row among them; none where it is read whole.
+    It is asked for files that are larger than a task.
+    """
+    share = -(-rows_of(pieces) // max(parallelism, 1))
     tasks: list[ReadTask] = []
     room = 0
     for piece in pieces:
-        for start, stop in _parts(piece.file.rows, share, cuts):
+        for start, stop in _parts(piece.file.rows, share, ends(piece.file) if piece.file.rows > share else ()):
             if room <= 0:
                 tasks.append({**common, "pieces": []})
                 room = share
@@ -136,10 +146,11 @@ def tasks_of(pieces: Sequence[Piece], parallelism: int, common: Mapping[str, Any
     return tasks
 
 
-def _parts(rows: int, share: int, cuts: bool) -> Iterator[tuple[int, int | None]]:
-    """Ranges of rows of a file; the last one reaches to its end, wherever that is."""
+def _parts(rows: int, share: int, ends: Sequence[int]) -> Iterator[tuple[int, int | None]]:
+    """Yield ranges of rows of a file; the last one reaches to its end, wherever that is."""
     start = 0
-    while cuts and rows - start > share:
-        yield start, start + share
-        start += share
+    for end in ends[:-1]:
+        if end - start >= share and end < rows:
+            yield start, end
+            start = end
     yield start, None

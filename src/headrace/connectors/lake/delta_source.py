@@ -12,6 +12,7 @@ import json
 import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -25,6 +26,7 @@ from headrace.common.columns import Column
 from headrace.common.last_used import LastUsed
 from headrace.connectors.base import ReadTask
 from headrace.connectors.declared import DeclaredOptions, Option, needed_module
+from headrace.connectors.files.row_groups import read_rows, row_group_ends
 from headrace.connectors.lake.changes import Commit, Content, Deletes, LakeFile
 from headrace.connectors.lake.delta import located
 from headrace.connectors.lake.rows import Kept, changed_part
@@ -54,7 +56,7 @@ _VECTORS: Final = "deletionVectors"
 _ROW_BYTES: Final = 64
 """Of a file of which nobody says how many rows it has."""
 _VERSIONS_KEPT: Final = 4
-_BATCH_ROWS: Final = 65_536
+_FOOTERS_KEPT: Final = 256
 _ABSOLUTE: Final = re.compile(r"/|[A-Za-z][A-Za-z0-9+.-]*:")
 
 
@@ -62,12 +64,12 @@ class DeltaSource(LakeSource):
     """See the module."""
 
     declared = SOURCE
-    cuts = True
 
     def __init__(self, options: Mapping[str, str], columns: Sequence[Column]):
         super().__init__(options, columns)
         self._location, self._store = located(self.values)
         self.name = f"Delta table {self._location}"
+        self._row_groups = LastUsed[str, tuple[int, ...]](_FOOTERS_KEPT)
 
     def _look(self) -> LakeTable:
         delta = needed_module("deltalake", "deltalake")
@@ -78,17 +80,31 @@ class DeltaSource(LakeSource):
     def _task(self, fields: Mapping[str, Any], at: int | None) -> dict[str, Any]:
         return {"fields": dict(fields)}
 
+    def _ends(self, file: LakeFile) -> Sequence[int]:
+        def look() -> tuple[int, ...]:
+            with self._opened(file.path) as opened:
+                return row_group_ends(opened)
+
+        return self._row_groups.of(file.path, look)
+
+    @contextmanager
+    def _opened(self, path: str) -> Iterator[papq.ParquetFile]:
+        files = file_system(self._location, self._store)
+        with (
+            files.open_input_file(unquote(path)) as raw,
+            papq.ParquetFile(raw, coerce_int96_timestamp_unit="us") as file,
+        ):
+            yield file
+
     def _rows(self, task: ReadTask, piece: Mapping[str, Any], names: Sequence[str]) -> Iterator[Any]:
         columns = {c.name: c for c in self.columns}
         kinds = [self.schema.field(name).type for name in names]
         stored = [task["fields"][columns[name].name] for name in names]
         was, now = (None if piece[when] is None else kept_of(piece[when]) for when in ("was", "now"))
-        files = file_system(self._location, self._store)
-        with (
-            files.open_input_file(unquote(piece["path"])) as raw,
-            papq.ParquetFile(raw, coerce_int96_timestamp_unit="us") as file,
-        ):
-            for position, batch in _batches(file, stored, piece["start"], piece["stop"]):
+        with self._opened(piece["path"]) as file:
+            there = set(file.schema_arrow.names)  # a file lacks the columns that are younger than it is
+            wanted = [name for name in stored if name in there]
+            for position, batch in read_rows(file, wanted, piece["start"], piece["stop"]):
                 arrays = [_column(batch, name, piece["values"], kind) for name, kind in zip(stored, kinds)]
                 made = pa.RecordBatch.from_arrays(arrays, names=[str(i) for i in range(len(arrays))])
                 part = changed_part(made, position, was, now, len(arrays))
@@ -293,26 +309,6 @@ def kept_of(deletes: Deletes) -> Kept:
         return found
 
     return kept
-
-
-def _batches(
-    file: papq.ParquetFile, names: Sequence[str], start: int, stop: int | None
-) -> Iterator[tuple[int, pa.RecordBatch]]:  # fmt: skip
-    """The rows of a range, with where they begin in the file; columns that it does not have are missing."""
-    there = set(file.schema_arrow.names)
-    wanted = [name for name in names if name in there]
-    end = file.metadata.num_rows if stop is None else stop
-    base = 0
-    for group in range(file.metadata.num_row_groups):
-        count = file.metadata.row_group(group).num_rows
-        if base < end and base + count > start:
-            position = base
-            for batch in file.iter_batches(_BATCH_ROWS, [group], columns=wanted, use_threads=False):
-                low, high = max(start - position, 0), min(end - position, batch.num_rows)
-                if low < high:
-                    yield position + low, batch.slice(low, high - low)
-                position += batch.num_rows
-        base += count
 
 
 def _column(

@@ -57,7 +57,6 @@ class IcebergSource(LakeSource):
     """See the module."""
 
     declared = SOURCE
-    cuts = False
 
     def __init__(self, options: Mapping[str, str], columns: Sequence[Column]):
         super().__init__(options, columns)

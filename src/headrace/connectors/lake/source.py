@@ -36,7 +36,7 @@ from headrace.connectors.base import (
 from headrace.connectors.declared import DeclaredOptions, Option
 from headrace.connectors.files.infer import spark_type
 from headrace.connectors.lake import changes
-from headrace.connectors.lake.changes import Commit, Content, Piece
+from headrace.connectors.lake.changes import Commit, Content, LakeFile, Piece
 from headrace.connectors.lake.rows import FileChanges
 from headrace.connectors.lake.tables import holds
 from headrace.connectors.option_reader import COMMON_OPTIONS, OptionReader
@@ -54,9 +54,10 @@ FOLLOWING: Final = (
     Option("refresh.interval", "How often the table is looked at.", "duration", default="5s"),
 )  # fmt: skip
 """The options of how a table is followed."""
-TABLE, AT, TAKEN, SAME, BEGAN, FIELDS, ROWS = "table", "at", "taken", "same", "began", "fields", "rows"
+TABLE, AT, TAKEN, SAME, BEGAN, FIELDS = "table", "at", "taken", "same", "began", "fields"
+ROWS, BYTES = "rows", "bytes"
 """In offsets: the table's identity; the snapshot; how many files of it, None for all; the snapshot that has the same
-rows; the first snapshot; what columns are called in files; how many rows have been bound in all."""
+rows; the first snapshot; what columns are called in files; how many rows and bytes have been bound in all."""
 AGAIN: Final = "drop the source (or the table here) and create it again: it begins with the content of then"
 WEIGHT: Final = "__w"
 _CONTENTS_KEPT: Final = 4
@@ -109,8 +110,6 @@ class LakeSource(Source):
     """See the module."""
 
     declared: ClassVar[DeclaredOptions]
-    cuts: ClassVar[bool]
-    """Whether files are read in parts."""
 
     @classmethod
     def retracts(cls, options: Mapping[str, str]) -> bool:
@@ -155,6 +154,10 @@ class LakeSource(Source):
     @abstractmethod
     def _rows(self, task: ReadTask, piece: Mapping[str, Any], names: Sequence[str]) -> Iterator[FileChanges]:
         """The rows of a piece of which there is more or less now, in order. Raises `SourceError`."""
+
+    def _ends(self, file: LakeFile) -> Sequence[int]:
+        """Return after which rows a file can be cut, its last one among them; none where it is read as a whole."""
+        return ()
 
     @abstractmethod
     def _task(self, fields: Mapping[str, Any], at: int | None) -> dict[str, Any]:
@@ -282,7 +285,7 @@ class LakeSource(Source):
     def _begin(self, table: LakeTable, limit: Admission) -> Binding:
         at = table.newest
         fields = self._settled_fields(table, at, None)
-        base = {TABLE: table.identity, AT: at, TAKEN: None, SAME: None, BEGAN: at, FIELDS: fields, ROWS: 0}
+        base = {TABLE: table.identity, AT: at, TAKEN: None, SAME: None, BEGAN: at, FIELDS: fields, ROWS: 0, BYTES: 0}
         if at is None or self._from_now:
             return Binding(base, 0, False)
         return self._go_on(table, {**base, TAKEN: 0}, limit)
@@ -291,10 +294,13 @@ class LakeSource(Source):
         """With the files of the first snapshot."""
         files = changes.in_order(self._content(table, after[AT]))
         end = changes.admitted(files, after[TAKEN], limit.rows(self._max_rows), limit.max_bytes)
-        rows = sum(f.rows for f in files[after[TAKEN] : end])
+        bound = files[after[TAKEN] : end]
+        rows, size = sum(f.rows for f in bound), sum(f.size for f in bound)
         done = end == len(files)
         behind = not done or table.newest != after[AT]
-        return Binding({**after, TAKEN: None if done else end, ROWS: after[ROWS] + rows}, rows, False, None, behind)
+        taken = None if done else end
+        offsets = {**after, TAKEN: taken, ROWS: after[ROWS] + rows, BYTES: after[BYTES] + size}
+        return Binding(offsets, rows, False, None, behind)
 
     def _follow(self, table: LakeTable, after: Offsets, limit: int | None) -> Binding:
         """With the commits since."""
@@ -316,7 +322,7 @@ class LakeSource(Source):
         rows = changes.rows_of(pieces)
         offsets = {
             **after, AT: to, SAME: after[AT] if same else None, ROWS: after[ROWS] + rows,
-            FIELDS: self._settled_fields(table, to, after[FIELDS]),
+            BYTES: after[BYTES] + changes.bytes_of(pieces), FIELDS: self._settled_fields(table, to, after[FIELDS]),
         }  # fmt: skip
         return Binding(offsets, rows, False, None, to != table.newest)
 
@@ -366,6 +372,10 @@ class LakeSource(Source):
         """See `Source`."""
         return int(to.get(ROWS, 0) - from_.get(ROWS, 0))
 
+    def bytes_between(self, from_: Offsets, to: Offsets) -> int | None:
+        """See `Source`: what the files take that have to be read."""
+        return int(to.get(BYTES, 0) - from_.get(BYTES, 0))
+
     def plan(self, from_: Offsets, to: Offsets, parallelism: int) -> list[ReadTask]:
         """See `Source`."""
         if not to or from_ == to:
@@ -378,7 +388,7 @@ class LakeSource(Source):
             if pieces:  # the newest schema may have changed since it was bound, without a snapshot
                 self._settled_fields(table, to[AT], to[FIELDS])
             common = {TABLE: to[TABLE], **self._task({**to[FIELDS], **self._came}, to[AT])}
-            return changes.tasks_of(pieces, parallelism, common, self.cuts)
+            return changes.tasks_of(pieces, parallelism, common, self._ends)
 
     def _pieces(self, table: LakeTable, from_: Offsets, to: Offsets) -> list[Piece]:
         if from_ and to[SAME] is not None and to[SAME] == from_[AT] and from_[TAKEN] is None:
