@@ -29,7 +29,7 @@ from headrace.catalog.records import ObjectRecord, StateTableRecord
 from headrace.common import faults
 from headrace.common.clock import ManualClock
 from headrace.common.columns import Column, arrow_schema
-from headrace.common.epoch import from_unix_ms
+from headrace.common.epoch import TOLERATED_AHEAD_MS, epoch_ms, from_unix_ms
 from headrace.config import Settings
 from headrace.coordinator import Coordinator, TableChange
 from headrace.coordinator.decide.query_epochs import Monotonic
@@ -453,7 +453,8 @@ class World:
             assert safe >= self.safe_seen.get(i, 0), f"I6: safe epoch of {i} went back"
             self.safe_seen[i] = safe
             assert safe <= committed, f"safe epoch {safe} of {i} is above {committed}"
-            retention = from_unix_ms(self.newest_ms - self.settings.retention_ms)
+            newest_ms = max(self.newest_ms, epoch_ms(core.live.graph.complete) - TOLERATED_AHEAD_MS)
+            retention = from_unix_ms(newest_ms - self.settings.retention_ms)
             assert safe <= retention, f"PC-8: safe epoch of {i} passed retention"
             for job in core.live.graph.consumers(i):
                 assert not job.committed or safe <= job.committed, f"PC-17: safe epoch of {i} passed reader {job.id}"

@@ -20,6 +20,8 @@ INVALID_EPOCH: Final = 0
 """Before everything: no checkpoint ever has this epoch."""
 MAX_EPOCH: Final = (1 << 63) - 1
 """The largest epoch that an int64 holds; no checkpoint ever reaches it."""
+TOLERATED_AHEAD_MS: Final = 60_000
+"""Epochs may be so far ahead of the clock, milliseconds: after a crash they are by some seconds. More is told."""
 
 _UNIX_START: Final = datetime(1970, 1, 1, tzinfo=UTC)
 

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from headrace.catalog.catalog import Catalog
 from headrace.catalog.edits import AddEvent
 from headrace.common.clock import Clock
-from headrace.common.epoch import epoch_ms
+from headrace.common.epoch import TOLERATED_AHEAD_MS, epoch_ms
 from headrace.common.lazy_dataclass import dataclass
 from headrace.common.loggers import get_logger
 from headrace.config import Settings
@@ -27,8 +27,6 @@ from headrace.coordinator.run.live_state import Job, LiveRelation
 from headrace.errors import HeadraceError, LogLost
 
 MIB = 1 << 20
-AHEAD_MS = 60_000
-"""Epochs that are further ahead of the clock are told; after a crash they are by some seconds."""
 
 
 @dataclass(frozen=True)
@@ -239,7 +237,7 @@ class Watchdog:
 
     def _look_at_clock(self) -> None:
         ahead_ms = self._ahead_ms()
-        if ahead_ms > AHEAD_MS and not self._ahead:
+        if ahead_ms > TOLERATED_AHEAD_MS and not self._ahead:
             text = (
                 f"the clock is {ahead_ms / 1000:.0f} s behind the newest epoch: it has been ahead once, or is wrong "
                 "now. Until it has caught up, time in views and what is kept by time go on from that epoch, at half "
@@ -247,7 +245,7 @@ class Watchdog:
             )
             get_logger("headrace").warning("the clock is behind the epochs", seconds=ahead_ms // 1000)
             self._catalog.transact([AddEvent("clock_behind", None, text)])
-        self._ahead = ahead_ms > AHEAD_MS
+        self._ahead = ahead_ms > TOLERATED_AHEAD_MS
 
     def _say(self, barrier: Barrier, late_ms: int) -> None:
         """Raises what the catalog does: then the next look says it."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from headrace.catalog.catalog import Catalog
 from headrace.catalog.records import StateTableRecord
 from headrace.common.clock import Clock
-from headrace.common.epoch import epoch_ms, from_unix_ms
+from headrace.common.epoch import TOLERATED_AHEAD_MS, epoch_ms, from_unix_ms
 from headrace.config import Settings
 from headrace.coordinator.decide.graph import Graph
 from headrace.coordinator.decide.targets import safe_epoch
@@ -55,9 +55,9 @@ class Retention:
         return min([retention, self._graph.complete, *self._pins.epochs(relation.id), *readers])
 
     def _before(self, kept_ms: int) -> int:
-        """Return the epoch before which history is older than `kept_ms`, by the clock or the newest epoch.
+        """Return the epoch before which history is older than `kept_ms`, by the clock or by epochs far ahead of it.
 
         Where the clock was ahead once all epochs are: counted from its present time nothing would ever be old.
         """
-        now_ms = max(self._clock.now_ms(), epoch_ms(self._graph.complete))
+        now_ms = max(self._clock.now_ms(), epoch_ms(self._graph.complete) - TOLERATED_AHEAD_MS)
         return from_unix_ms(max(now_ms - kept_ms, 0))
