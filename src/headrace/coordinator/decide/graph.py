@@ -5,7 +5,7 @@ No thread, clock, disk or Spark here: who uses it guards it with a lock of his o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from operator import attrgetter
 from typing import Final, Generic, TypeVar
@@ -204,20 +204,32 @@ class Graph(Generic[R, J]):
         return self.above([job.id])
 
     def binding_readers(self, relation_id: int, without: Collection[int] = ()) -> list[int]:
-        """The epochs from which on jobs need the bindings and changes of a relation.
+        """Return the epochs from which on jobs, but for those `without`, need a relation's bindings and changes."""
+        jobs = (job for job in self.jobs.values() if job.id not in without)
+        return [epoch for job in jobs for i, epoch in self._bindings_needed(job) if i == relation_id]
 
-        Not of the jobs `without`, nor of those that have lost a log. A job that has not begun begins where its inputs
-        can be read: of them it needs nothing now, of what they are built on nothing before that.
-        """
-        found = []
+    def oldest_bindings(self) -> dict[int, int]:
+        """Return the oldest epoch from which on any job needs bindings and changes, by relation; in one pass."""
+        oldest: dict[int, int] = {}
         for job in self.jobs.values():
-            if job.id in without or relation_id not in self.bindings_for(job) or self.lost_logs(job):
-                continue
-            if _has_begun(job):
-                found.append(self.needs(job, relation_id) or ANY_EPOCH)
+            for relation_id, epoch in self._bindings_needed(job):
+                oldest[relation_id] = min(epoch, oldest.get(relation_id, epoch))
+        return oldest
+
+    def _bindings_needed(self, job: J) -> Iterator[tuple[int, int]]:
+        """Yield each relation whose bindings and changes a job needs, and from which epoch on.
+
+        A job that has lost a log needs none. One that has not begun begins where its inputs can be read: of them it
+        needs nothing now, of what they are built on nothing before that.
+        """
+        if self.lost_logs(job):
+            return
+        begun = _has_begun(job)
+        for relation_id in self.bindings_for(job):
+            if begun:
+                yield relation_id, self.needs(job, relation_id) or ANY_EPOCH
             elif relation_id not in job.upstreams:
-                found.append(self._begins_from(job))
-        return found
+                yield relation_id, self._begins_from(job)
 
     def _begins_from(self, job: J) -> int:
         """An epoch below which a job that has not begun will not begin.

@@ -70,6 +70,18 @@ class Pins:
         with self._lock:
             return [p.epoch for p in self._current().values() if p.relations is None or relation in p.relations]
 
+    def oldest(self) -> tuple[int | None, dict[int, int]]:
+        """Return the oldest epoch that is pinned of all relations, and those of single ones that are pinned, by id."""
+        of_all: int | None = None
+        of_one: dict[int, int] = {}
+        with self._lock:
+            for pin in self._current().values():
+                if pin.relations is None:
+                    of_all = pin.epoch if of_all is None else min(of_all, pin.epoch)
+                for relation in pin.relations or ():
+                    of_one[relation] = min(pin.epoch, of_one.get(relation, pin.epoch))
+        return of_all, of_one
+
     def paths(self) -> set[str]:
         """All objects that are pinned."""
         with self._lock:

@@ -258,8 +258,9 @@ class Compactor:
         storage, live = self._storage, self._live
         found: list[list[Edit]] = []
         with storage.catalog.reading() as state, live.lock:
+            oldest = self._retention.oldest_needed_of_all()
             for relation in live.graph.relations.values():
-                low = self._retention.oldest_needed(relation)
+                low = oldest[relation.id]
                 relation.changes.prune(low)
                 for epoch in [e for e in relation.rows_by_epoch if e <= low]:
                     del relation.rows_by_epoch[epoch]

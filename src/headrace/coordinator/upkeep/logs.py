@@ -205,17 +205,22 @@ class LogKeeper:
                         sizes[edge], positions[edge] = size, log.position
         with several.one():
             self._look_at_bindings(sizes, positions)
+        of_jobs: dict[int, dict[int, int]] = {}
+        of_inputs: dict[int, dict[int, int]] = {}
+        for (upstream, job_id), size in sizes.items():
+            of_jobs.setdefault(job_id, {})[upstream] = size
+            of_inputs.setdefault(upstream, {})[job_id] = positions[upstream, job_id]
         with live.changed:
             for job in live.graph.jobs.values():
-                job.outgrow({u: size for (u, j), size in sizes.items() if j == job.id})
+                job.outgrow(of_jobs.get(job.id, {}))
         self._over &= sizes.keys()
         for edge in sizes.keys() - self._over:
             with several.one():
                 self._say(*edge)
                 self._over.add(edge)
-        for relation_id in sorted({u for u, _ in sizes}):
+        for relation_id, at in sorted(of_inputs.items()):
             with several.one():
-                self._drop(relation_id, {j: at for (u, j), at in positions.items() if u == relation_id})
+                self._drop(relation_id, at)
 
     def _look_at_bindings(self, sizes: dict[tuple[int, int], int], positions: dict[tuple[int, int], int]) -> None:
         """Those of a source are kept for its readers, and for who needs its watermarks though it reads others."""

@@ -50,9 +50,19 @@ class Retention:
 
         The caller holds the lock.
         """
-        retention = self._before(self._settings().retention_ms)
         readers = self._graph.binding_readers(relation.id, without)
-        return min([retention, self._graph.complete, *self._pins.epochs(relation.id), *readers])
+        return min([self._oldest_promised(), *self._pins.epochs(relation.id), *readers])
+
+    def oldest_needed_of_all(self) -> dict[int, int]:
+        """Return the same for every relation, with one look at each job and each pin. The caller holds the lock."""
+        promised, read = self._oldest_promised(), self._graph.oldest_bindings()
+        pinned_of_all, pinned = self._pins.oldest()
+        least = promised if pinned_of_all is None else min(promised, pinned_of_all)
+        return {i: min(least, read.get(i, least), pinned.get(i, least)) for i in self._graph.relations}
+
+    def _oldest_promised(self) -> int:
+        """Return the epoch down to which history is kept whoever reads."""
+        return min(self._before(self._settings().retention_ms), self._graph.complete)
 
     def _before(self, kept_ms: int) -> int:
         """Return the epoch before which history is older than `kept_ms`, by the clock or by epochs far ahead of it.
