@@ -89,8 +89,13 @@ def test_a_partition_that_is_behind_loses_no_rows(database: Database, kafka: Kaf
 
 
 def test_an_idle_partition_holds_the_watermark_for_a_while(database: Database, kafka: Kafka) -> None:
-    options = behind_each_other(kafka, "idle") + ", scan.watermark.idle.timeout = '1 s'"
-    tick = made(database, "idle", options)
+    tick = made(database, "idle", behind_each_other(kafka, "idle") + ", scan.watermark.idle.timeout = '1 h'")
+    while tick() != {"0": ROWS, "1": ROWS}:
+        pass
+    tick()
+    assert max(closed(database, "idle")) < ROWS
+    database.sql("ALTER SOURCE idle SET (scan.watermark.idle.timeout = '1 s')")
+    assert "scan.watermark.idle.timeout = '1 s'" in database.sql("SHOW CREATE SOURCE idle").rows()[0][1]
     expected = dict.fromkeys([*range(0, ROWS, 10), *range(AHEAD, AHEAD + ROWS - 10, 10)], 10)
     eventually(lambda: bool(tick()) and closed(database, "idle") == expected, "both are idle")
     assert late(database, "idle") == 0
@@ -129,3 +134,8 @@ def test_options_that_nobody_reads_are_refused(database: Database, kafka: Kafka,
         made(
             database, "refused", f"connector = 'files', path = '{tmp_path}/*.json', scan.watermark.idle.timeout = '1 s'"
         )
+    (tmp_path / "a.json").write_text(record(1))
+    files = f"connector = 'files', path = '{tmp_path}/*.json', format = 'json'"
+    database.sql(f"CREATE SOURCE of_files (t timestamp, WATERMARK FOR t AS t) WITH ({files})")
+    with pytest.raises(HeadraceError, match=r'source "of_files" has no scan\.watermark\.alignment\.max\.drift'):
+        database.sql("ALTER SOURCE of_files SET (scan.watermark.alignment.max.drift = '1 s')")

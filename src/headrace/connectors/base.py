@@ -211,7 +211,9 @@ DRIFT: Final = Option(
 """How the watermark is made of those of splits: the ticker reads it for sources that declare it."""
 OPTIONS: Final = DeclaredOptions((*_READ, MAX_MB, RATE))
 """Options that every source has besides those of its connector."""
-ALTERABLE: Final = {option.name: option for option in (_READ[1], MAX_MB, RATE)}
+WAITING: Final = {option.name: option for option in (IDLE, DRIFT)}
+"""Those that say how the splits of a source wait for each other: only of a connector that declares them."""
+ALTERABLE: Final = {option.name: option for option in (_READ[1], MAX_MB, RATE)} | WAITING
 """Those that say how fast a source is bound, and nothing of its rows: they may change while it is read."""
 
 
@@ -480,5 +482,6 @@ __all__ = [
     "SharedBinding",
     "SlotStanding",
     "Source",
+    "WAITING",
     "common_options",
 ]

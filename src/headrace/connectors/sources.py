@@ -48,6 +48,12 @@ def infer_columns(options: Mapping[str, str], secrets: Secrets | None = None) ->
         return _connector(options).infer_columns({**options, **values})
 
 
+def declares(options: Mapping[str, str], *names: str) -> bool:
+    """Return True if the connector that `options` name has these options of its own."""
+    declared = _connector(options).declared
+    return declared is not None and {*names} <= {option.name for option in declared.options}
+
+
 def settled(options: Mapping[str, str]) -> dict[str, str]:
     """See `Source.settled`."""
     return _connector(options).settled(options)

@@ -126,8 +126,8 @@ class FileSource(Source):
             if reached is not state or state.path not in offsets:
                 offsets[state.path] = reached.to_json()
             pending = pending or not reached.done
-            if not reached.done:
-                apart[state.path] = True
+            if not reached.done:  # those that have not begun are many
+                apart[state.path if reached.row or reached.byte else MORE] = True
         finished = self.store.is_fixed(self.paths) and not pending
         return Binding(offsets, left.taken_rows, finished, None, pending, apart=apart)
 

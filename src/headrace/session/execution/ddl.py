@@ -26,7 +26,7 @@ from headrace.common.jsonb.document import SPARK_TYPE as JSONB
 from headrace.common.span import SPARK_TYPE as SPAN
 from headrace.common.zones import Zone
 from headrace.connectors import sinks
-from headrace.connectors.base import DRIFT, FIELD_IDS, IDLE, SHARED_BY
+from headrace.connectors.base import FIELD_IDS, SHARED_BY, WAITING
 from headrace.connectors.confidential import hiding
 from headrace.connectors.job_options import GROUP, of_view
 from headrace.connectors.sinks import drops_retractions
@@ -253,7 +253,7 @@ def _define_source(
         raise NotSupported(
             "WATERMARK FOR on a source that takes rows back", hint="set append_only = true, if its rows are only added"
         )
-    if statement.watermark is None and (names := [o.name for o in (IDLE, DRIFT) if o.name in options]):
+    if statement.watermark is None and (names := sorted(WAITING.keys() & options.keys())):
         raise InvalidParameter(
             f"option {names[0]} of a source without a watermark", hint="declare WATERMARK FOR a column"
         )

@@ -14,9 +14,10 @@ from typing import Final
 
 from headrace.catalog.contents import SourceContent
 from headrace.catalog.records import ObjectRecord
-from headrace.connectors.base import ALTERABLE, RATE
+from headrace.connectors.base import ALTERABLE, RATE, WAITING
 from headrace.connectors.job_options import ON_ERROR
 from headrace.connectors.option_reader import OptionReader
+from headrace.connectors.sources import declares
 from headrace.coordinator.decide.former import formers_of
 from headrace.errors import InvalidParameter, NotSupported
 from headrace.session.context import Context
@@ -41,6 +42,11 @@ def set_of_source(context: Context, source: ObjectRecord, options: Mapping[str, 
         raise InvalidParameter(
             f"{called(source)} has no {ON_ERROR}: each of its tables has its own",
             hint=f"ALTER TABLE t SET {ON_ERROR} = 'null'",
+        )
+    if (waiting := sorted(WAITING.keys() & options.keys())) and not waits(source):
+        raise InvalidParameter(
+            f"{called(source)} has no {waiting[0]}: it has no watermark, or one for all that it reads",
+            hint="sources of kafka with WATERMARK have it",
         )
     _set(context, [source], source, options)
 
@@ -84,6 +90,11 @@ def _set(
 
     done = "goes on otherwise past what cannot be understood" if policy else "is read at another pace"
     context.coordinator.alter_sources([source.id for source in sources], changed, done)
+
+
+def waits(source: ObjectRecord) -> bool:
+    """Return True if the splits of a source wait for each other's times."""
+    return source.content_as(SourceContent).watermark is not None and declares(source.options, *WAITING)
 
 
 def _read(name: str, options: Mapping[str, str]) -> object:
