@@ -14,7 +14,7 @@ is made up for by the next rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -25,6 +25,7 @@ from headrace.catalog.state import CatalogState
 from headrace.common.lazy_dataclass import dataclass
 from headrace.connectors.base import Offsets
 from headrace.coordinator.decide.graph import Graph, J, R
+from headrace.coordinator.decide.job import JobState
 from headrace.plan.watermark_rules import LeastWatermark
 from headrace.state.watermark import not_below, times_us
 
@@ -58,6 +59,15 @@ def raised(before: int | None, newest_us: int | None, delay_us: int) -> int | No
     if before is None or reached is None:
         return reached if before is None else before
     return max(before, reached)
+
+
+def newest_checkpoints(jobs: Iterable[JobState]) -> dict[int, int]:
+    """Return by relation the newest checkpoint of the jobs that are told its times, in one pass over all jobs."""
+    newest: dict[int, int] = {}
+    for job in jobs:
+        for relation_id in job.event_time.relations:
+            newest[relation_id] = max(job.committed, newest.get(relation_id, 0))
+    return newest
 
 
 def watermark_at(graph: Graph[R, J], state: CatalogState, relation_id: int, epoch: int) -> int | None:

@@ -40,7 +40,7 @@ from headrace.coordinator.decide.allowance import Allowance
 from headrace.coordinator.decide.relation import NEVER
 from headrace.coordinator.decide.row_sizes import RowSize
 from headrace.coordinator.decide.targets import retry_delay_ms
-from headrace.coordinator.decide.watermarks import declared, raised
+from headrace.coordinator.decide.watermarks import declared, newest_checkpoints, raised
 from headrace.coordinator.observe.progress import ProgressBook
 from headrace.coordinator.observe.sparing import Sparing
 from headrace.coordinator.run.guard import Guard, as_headrace_error, without_frames
@@ -139,6 +139,8 @@ class Ticker:
         """Called before each periodic tick; raises `Fenced` at most."""
         self._ticking = threading.Lock()
         self._readers: dict[int, _Reader] = {}
+        self._timed_to: dict[int, int] = {}
+        """Relation -> the newest checkpoint of the jobs that tell of its times, as of this tick."""
         self._teller = Teller(vault.open, runtime.clock.monotonic_s)
         self.rounds = 0
         """Periodic ticks that are over, whatever came of them."""
@@ -471,6 +473,8 @@ class Ticker:
         edits: list[Edit] = []
         bound: list[tuple[LiveRelation, Binding]] = []
         state = self._storage.catalog.state
+        with self._live.lock:
+            self._timed_to = newest_checkpoints(self._live.graph.jobs.values())
         for poll in polls:
             for relation, binding in poll.bindings:
                 newest = state.newest_remap(relation.id)
@@ -526,8 +530,7 @@ class Ticker:
         jobs that tell of times. The caller holds the lock."""
         if binding.apart is None:
             return None
-        jobs = self._live.graph.jobs.values()
-        reached = max((j.committed for j in jobs if relation.id in j.event_time.relations), default=0)
+        reached = self._timed_to.get(relation.id, 0)
         read = state.offsets_at(relation.id, reached) if reached else None
         taken = {} if read is None else read.offsets
         return {s: more or taken.get(s) != binding.offsets.get(s) for s, more in binding.apart.items()}
