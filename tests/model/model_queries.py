@@ -87,6 +87,12 @@ POOL: dict[str, str] = {
     "distinct_and_list": "SELECT a, count(DISTINCT b) AS db, sort_array(collect_set(n)) AS ns, sum(DISTINCT n) AS dn "
     "FROM t GROUP BY a",
     "distinct_subquery": "SELECT a, (SELECT count(DISTINCT b) + count(DISTINCT n) FROM s) AS d FROM t",
+    "distinct_constants": "SELECT a, count(DISTINCT x) AS dx, sum(DISTINCT x) AS sx, count(DISTINCT b) AS db, "
+    "count(x) AS c FROM (SELECT a, b, 7 AS x FROM t) s GROUP BY a",
+    "distinct_constants_global": "SELECT count(DISTINCT 1) FILTER (WHERE a > 1) AS p, sum(DISTINCT 2) AS s, "
+    "avg(DISTINCT n) AS an, count(DISTINCT CAST(NULL AS int)) AS z FROM t",
+    "distinct_never_null": "SELECT count(DISTINCT named_struct('a', a, 'b', 7)) AS p, count(DISTINCT a) AS q, "
+    "count(DISTINCT coalesce(a, 0)) AS c FROM t",
     "count_distinct": "SELECT a, count(DISTINCT b) AS db FROM t GROUP BY a",
     "count_distinct_global": "SELECT count(DISTINCT b) AS db FROM t",
     "count_distinct_pair": "SELECT count(DISTINCT a, b) AS d FROM t",

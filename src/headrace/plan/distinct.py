@@ -2,7 +2,8 @@
 
 Spark's optimizer turns several DISTINCT aggregates into one aggregate over another over an expansion of every row. The
 rule cannot be switched off, so before optimization such calls are hidden: `count(DISTINCT x)` becomes `count(mark(x))`,
-where the mark is an expression that changes nothing.
+in the mode of a partial aggregate. By the mode it is found again, also where `x` turns out to be a constant and the
+mark is folded away. The mark says that `x` may be NULL: otherwise `count(x)` would be made a count of rows.
 """
 
 from __future__ import annotations
@@ -38,9 +39,7 @@ def hidden(b: Bridge, node: Node) -> Node:
     def hide(e: Expr) -> Expr | None:
         if not isinstance(e, AggregateCall) or not e.is_distinct:
             return None
-        function = e.function
-        marked = function.with_children([b.mark(a) for a in function.children])
-        return b.call(e, marked, distinct=False, condition=e.filter)
+        return b.hidden_distinct(e, e.function.with_children([b.mark(a) for a in e.function.children]))
 
     return b.aggregate(node.groups, [r.rewritten(hide) for r in results], node.child)
 
@@ -49,19 +48,16 @@ def revealed(b: Bridge, expression: Expr) -> Expr:
     """The expression with hidden DISTINCT aggregates as Spark knows them."""
 
     def reveal(e: Expr) -> Expr | None:
-        if not isinstance(e, AggregateCall) or not e.function.has(_MARK):
+        if not isinstance(e, AggregateCall) or not e.hides_distinct:
             return None
-        return b.call(e, _unmarked(e.function), distinct=True, condition=e.filter)
+        return b.shown_distinct(e, _unmarked(e.function))
 
     return expression.rewritten(reveal)
 
 
 def plain_arguments(call: AggregateCall) -> list[Expr] | None:
     """The arguments of a DISTINCT aggregate, hidden or not; None if it is none."""
-    function = call.function
-    if not call.is_distinct and not function.has(_MARK):
-        return None
-    return [_unmarked(a) for a in function.children]
+    return [_unmarked(a) for a in call.function.children] if call.is_distinct or call.hides_distinct else None
 
 
 def _counts_once(call: AggregateCall) -> bool:

@@ -41,6 +41,11 @@ class AggregateCall(Expr, kinds=("AggregateExpression",)):
         return bool(self.in_java.isDistinct())
 
     @asked
+    def hides_distinct(self) -> bool:
+        """The mark of `Making.hidden_distinct`."""
+        return self.reader.kind(self.in_java.mode()) == "Partial"
+
+    @asked
     def filter(self) -> Expr | None:
         """What lets a row through to it."""
         return self.reader.option(self.in_java.filter(), Expr)

@@ -169,10 +169,6 @@ class ExpressionMaker:
         made = self._expressions.XxHash64(self._reader.seq(columns))
         return self._reader.part(made, Expr)
 
-    def mark(self, expression: Expr) -> Expr:
-        """The expression in a wrapping that changes nothing and that the optimizer leaves alone."""
-        return self._made("KnownNullable", expression)
-
     def normalized(self, expression: Expr) -> Expr:
         """The expression with one form of NaN and of zero, at any depth: what grouping and joining compare.
 
@@ -186,10 +182,27 @@ class ExpressionMaker:
         made = self._optimizer.module("NormalizeFloatingNumbers").normalize(expression.in_java)
         return self._reader.part(made, Expr)
 
+    def mark(self, expression: Expr) -> Expr:
+        """Return the expression in a wrapping that changes nothing, for which it may be NULL."""
+        return self._made("KnownNullable", expression)
+
     def call(self, like: AggregateCall, function: Expr, *, distinct: bool, condition: Expr | None) -> AggregateCall:
-        """A call of an aggregate function in the place of another one."""
-        old, given = like.in_java, self._reader.some_or_none(condition)
-        made = self._aggregates.AggregateExpression(function.in_java, old.mode(), distinct, given, old.resultId())
+        """Return a call of an aggregate function in the place of another one."""
+        return self._call(like, function, distinct, condition, like.in_java.mode())
+
+    def hidden_distinct(self, like: AggregateCall, function: Expr) -> AggregateCall:
+        """Return the call without DISTINCT. Its mode tells that it had it: the optimizer does not look at that."""
+        return self._call(like, function, False, like.filter, self._aggregates.module("Partial"))
+
+    def shown_distinct(self, like: AggregateCall, function: Expr) -> AggregateCall:
+        """Return the inverse of `hidden_distinct`."""
+        return self._call(like, function, True, like.filter, self._aggregates.module("Complete"))
+
+    def _call(
+        self, like: AggregateCall, function: Expr, distinct: bool, condition: Expr | None, mode: JavaObject
+    ) -> AggregateCall:
+        given = self._reader.some_or_none(condition)
+        made = self._aggregates.AggregateExpression(function.in_java, mode, distinct, given, like.in_java.resultId())
         return AggregateCall(made, self._reader, kind=like.kind, function=function, filter=condition)
 
     def filtered(self, call: AggregateCall, value: Expr) -> Expr:
