@@ -120,6 +120,21 @@ def test_bindings_that_are_pruned_in_mid_fill_lose_no_row(open_db: Callable[...,
     assert db.bindings(s) <= 2, "nothing is kept once it is read"
 
 
+def test_bindings_are_let_go_of_while_a_view_is_filled(open_db: Callable[..., Filled]) -> None:
+    """A fill may take hours: what is bound meanwhile is kept from where it is on, and no more."""
+    db = open_db(backfill_slice_rows=5 * ROWS)
+    s, early, later = interrupted(db, 24)
+    named = db.catalog.state.position(later, s)
+    assert named is not None
+    db.c.compact()
+    assert db.catalog.state.all_remaps(s)[0].epoch <= (named.from_epoch or named.to_epoch)
+    assert db.bindings(s) <= BINDINGS - KEPT_STALE + 1
+    faults.release("backfill.slice.before")
+    db.c.wait_created(later, WAIT_S)
+    db.c.flush(WAIT_S)
+    assert db.read(later) == db.read(early)
+
+
 def test_a_fill_goes_on_after_a_restart(open_db: Callable[..., Filled]) -> None:
     """What its position names is kept from the start on, before the view is planned again."""
     db = open_db(backfill_slice_rows=5 * ROWS)

@@ -25,7 +25,7 @@ from headrace.coordinator.decide.membership import Move
 from headrace.coordinator.decide.row_sizes import Intake
 from headrace.coordinator.decide.settlement import quarantined
 from headrace.coordinator.decide.source_ranges import source_rests
-from headrace.coordinator.decide.steps import KeySlice, SourceRest, TaskSlice, position_of
+from headrace.coordinator.decide.steps import InputProgress, KeySlice, SourceRest, TaskSlice, position_of
 from headrace.coordinator.decide.together import next_steps
 from headrace.coordinator.decide.work import Work, next_work, note_step
 from headrace.errors import DataError, LogLost
@@ -230,7 +230,8 @@ class Simulation:
         parts = [(p, lane.epoch.target) for lane in lanes for p in lane.epoch.parts]
         found = [(i, p.committed or target) for p, target in parts for i in p.job.upstreams]
         filled = [(p, i) for p, _ in parts for i in p.job.upstreams if not p.committed and i in self.world.relations]
-        return found + [(i, ANY_EPOCH) for p, i in filled if self.world.is_cut(p.job, i)]
+        cut = [(p.job, i) for p, i in filled if self.world.is_cut(p.job, i)]
+        return found + [(i, ANY_EPOCH) for j, i in cut if j.position is None or j.position.of(i) == InputProgress()]
 
     # ---- readers
 

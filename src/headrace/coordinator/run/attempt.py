@@ -60,6 +60,8 @@ class EpochInFlight:
     committed: list[FinishedStep] = field(default_factory=list)
     """What has been committed of the epoch."""
     holds: ExitStack = field(default_factory=ExitStack)
+    cuts: dict[tuple[int, int], int] = field(default_factory=dict)
+    """(Job, source) -> the pin that keeps all bindings of a source until a durable position names those it needs."""
     current: Job | None = None
     apart: bool = False
     """Parts that were run as one Spark job have failed: each is run by itself, which tells the one that is to blame."""

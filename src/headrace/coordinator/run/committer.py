@@ -24,6 +24,7 @@ from headrace.common.faults import fault_point
 from headrace.connectors.sinks import leaves_out_snapshot
 from headrace.coordinator.decide.commit import Commit, handed_runs, plan_bound, plan_final, plan_partial
 from headrace.coordinator.decide.group_epoch import JobPart, note_stored
+from headrace.coordinator.decide.steps import InputProgress
 from headrace.coordinator.run.accounts import Accounts
 from headrace.coordinator.run.attempt import EpochInFlight
 from headrace.coordinator.run.guard import Guard, as_headrace_error
@@ -213,6 +214,10 @@ class Committer:
                 for job in now.lane:
                     job.retry(0.0)
                 live.changed.advanced()
+        positions = {part.job.id: part.position for part in now.epoch.parts}
+        for (job_id, source_id), pin in now.cuts.items():
+            if positions[job_id].of(source_id) != InputProgress():
+                self._storage.pins.unpin(pin)
 
     def _finish(self, due: Sequence[EpochInFlight]) -> None:
         """The commit that makes epochs visible."""

@@ -280,9 +280,10 @@ class Driver:
             for part in epoch.parts:
                 read = {*part.job.upstreams, *live.graph.bindings_for(part.job)}
                 now.holds.callback(storage.pins.unpin, storage.pins.pin(read, part.committed or epoch.target))
-                if not part.committed:  # until a position is durable that names them nothing else keeps them
-                    cut = {i for i in part.job.upstreams if live.graph.is_cut(part.job, i)}
-                    now.holds.callback(storage.pins.unpin, storage.pins.pin(cut, ANY_EPOCH))
+                for i in part.job.upstreams if not part.committed else ():
+                    if live.graph.is_cut(part.job, i):
+                        now.cuts[part.job.id, i] = pin = storage.pins.pin([i], ANY_EPOCH)
+                        now.holds.callback(storage.pins.unpin, pin)
                 part.job.begin_epoch()
             self._begin(lane, epoch)
         return now
