@@ -5,13 +5,16 @@ from __future__ import annotations
 import random
 import socket
 import threading
+from collections import deque
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from fake_database import Database
 
 from headrace.catalog.catalog import Catalog
+from headrace.catalog.edits import Put
 from headrace.coordinator.reads import LATER, NEWEST, ReadOptions
 from headrace.errors import SnapshotUnavailable
 from headrace.server.readers.followed import Followed
@@ -173,6 +176,62 @@ def test_what_a_process_has_shown_is_a_floor(db: Database, beside: Beside) -> No
         db.c.snapshot([table, view], options=ReadOptions())
     with db.c.snapshot([table, view], options=ReadOptions(monotonic="off")) as snapshot:
         assert db.values(snapshot.tables[table]) == [1]
+
+
+def commented(db: Database, table: int, text: str) -> None:
+    """Change the record of a table, as COMMENT, GRANT and ALTER do."""
+    db.catalog.transact([Put(replace(db.catalog.state.objects[table], comments={"": text}))])
+
+
+def shown_ahead_of_a_view(db: Database, beside: Beside) -> tuple[int, int]:
+    """Return a table that a process has shown at an epoch which a paused view over it has not reached, and the view."""
+    table = db.table(key=True)
+    view = db.view("v", table)
+    db.insert(table, 1)
+    db.c.flush(WAIT_S)
+    db.c.alter_job(view, paused=True)
+    db.insert(table, 2)
+    beside.grant(table)
+    assert beside.followed.current() and beside.followed.row_now(table, (2,), 0) == (2,)
+    return table, view
+
+
+@pytest.mark.parametrize("known_again", [False, True])
+@pytest.mark.parametrize("late", [False, True])
+def test_a_floor_outlives_a_change_of_the_record(db: Database, beside: Beside, known_again: bool, late: bool) -> None:
+    """I15: also where the process shows the table once more before it has the news of the change."""
+    table, view = shown_ahead_of_a_view(db, beside)
+    if late:
+        beside.board.clear(beside.publisher._tables[table].news.slot)
+    commented(db, table, "new")
+    if late:
+        assert beside.followed.row_now(table, (2,), 0) == (2,), "it has not looked at the board since"
+    if known_again:
+        assert beside.grant(table) is not None
+    with pytest.raises(SnapshotUnavailable, match="already shown"):
+        db.c.snapshot([table, view], options=ReadOptions())
+
+
+def test_a_place_that_is_used_again_has_no_floor(db: Database, beside: Beside) -> None:
+    """Of the table that was dropped; what was shown of one that is still there goes on being a floor."""
+    beside.publisher._free = deque([0])  # there is one place only
+    table, view = shown_ahead_of_a_view(db, beside)
+    other, gone = db.table("other", key=True), db.table("gone", key=True)
+    over = db.view("w", other)
+    db.insert(other, 1)
+    db.c.flush(WAIT_S)
+    db.c.alter_job(over, paused=True)
+    commented(db, table, "its place is free")
+    db.insert(gone, 1)
+    assert beside.grant(gone) is not None and beside.followed.current()
+    assert beside.followed.row_now(gone, (1,), 0) == (1,)
+    db.c.drop([gone])
+    db.insert(other, 2)
+    assert beside.grant(other) is not None
+    with db.c.snapshot([other, over], options=ReadOptions()) as snapshot:
+        assert db.values(snapshot.tables[other]) == [1], "nobody has seen more of it"
+    with pytest.raises(SnapshotUnavailable, match="already shown"):
+        db.c.snapshot([table, view], options=ReadOptions())
 
 
 @pytest.mark.parametrize("seed", range(4))

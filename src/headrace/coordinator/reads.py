@@ -287,7 +287,8 @@ class Reads:
 
     def _note_beside(self, options: ReadOptions) -> None:
         """Raise the floors to what other processes have shown; for a session as if it had seen all of it."""
-        beside = self.shown_beside()
+        relations = self._live.graph.relations
+        beside = {i: epoch for i, epoch in self.shown_beside().items() if i in relations}
         if beside:
             self._floors.raise_to(beside)
             if options.session is not None:
@@ -333,7 +334,7 @@ class Reads:
         with self._live.lock:
             for relation in self._live.graph.relations.values():
                 if relation_id in earlier_ids(relation.record):
-                    self._floors.raise_to({relation.id: self._floors.of(relation_id)})
+                    self._floors.raise_to({relation.id: self.floor(relation_id)})
             self._floors.forget(relation_id)
 
     # ---- choosing; the caller holds the lock

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import socket
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import field
 from typing import TYPE_CHECKING, Final
+
+import numpy as np
 
 from headrace.catalog.catalog import Catalog
 from headrace.catalog.records import ObjectRecord, RunRecord, SettingRecord, StateTableRecord, run_id
@@ -117,7 +120,12 @@ class Publisher:
         """Of each run the table."""
         self._broken = False
         """Whether something went wrong here: then nobody reads beside the server any more."""
-        self._free = list(range(TABLES - 1, -1, -1))
+        self._free = deque(range(TABLES))
+        """Places on the board, first the one that has been free for the longest time."""
+        self._shown_in: dict[int, int] = {}
+        """Place -> the table that has it, or has had it last: what was shown of that table still stands there."""
+        self._shown_before: dict[int, int] = {}
+        """Table -> the newest epoch at which it was shown, where other tables have its places now."""
         self._lines: list[NewsLine] = []
         self._complete = 0
         coordinator.read_beside(self)
@@ -206,12 +214,20 @@ class Publisher:
         return gone
 
     def shown(self) -> Mapping[int, int]:
-        """Table -> the newest epoch at which a reading process has shown it. Any thread."""
-        if not self._tables:
+        """Return the newest epoch at which a reading process has shown each table. Any thread.
+
+        Also of tables that are not told of any more: their records have changed, and a reading process that did not
+        know yet has shown them since.
+        """
+        if not self._shown_in:
             return {}
         shown = self._board.shown()
         with self._lock:
-            return {i: int(shown[table.news.slot]) for i, table in self._tables.items()}
+            newest = dict(self._shown_before)
+            for slot in np.flatnonzero(shown).tolist():
+                table = self._shown_in[slot]
+                newest[table] = max(newest.get(table, 0), int(shown[slot]))
+            return newest
 
     # ---- what may be read
 
@@ -241,8 +257,7 @@ class Publisher:
         if self._owner is None or self._owner.token != token:
             self._owner = CatalogOwner(file, token, self._root)
         runs = {r.id: r.ref for r in state.runs_of(tables[0].id)}
-        epochs, slot = _epochs(tables[0]), self._free.pop()
-        self._board.vouch(slot, 0, 0)
+        epochs, slot = _epochs(tables[0]), self._take_place(record.id, state)
         news = TableNews(record, tables[0].to_table_schema(), tables[0].id, runs, slot, epochs)
         self._tables[record.id] = _Published(news, dict(runs), epochs)
         self._by_state[tables[0].id] = record.id
@@ -250,6 +265,19 @@ class Publisher:
         with self._becoming(_NewVersion(owner=self._owner, tables={record.id: news})):
             pass
         return True
+
+    def _take_place(self, table_id: int, state: CatalogState) -> int:
+        """Give a table a place on the board. What was shown of the table before it there is kept, unless it is dropped.
+
+        The place that was free for the longest time is taken: a reading process may note there until it has the news.
+        """
+        slot = self._free.popleft()
+        before, shown = self._shown_in.get(slot, table_id), self._board.clear(slot)
+        if before in state.objects and shown:
+            self._shown_before[before] = max(shown, self._shown_before.get(before, 0))
+        self._shown_before = {i: epoch for i, epoch in self._shown_before.items() if i in state.objects}
+        self._shown_in[slot] = table_id
+        return slot
 
     def _forget(self, table_id: int) -> None:
         table = self._tables.pop(table_id)

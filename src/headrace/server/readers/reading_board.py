@@ -91,6 +91,13 @@ class ReadingBoard:
         at = self._vouched + 2 * slot
         return self._words[at], self._words[at + 1]
 
+    def clear(self, slot: int) -> int:
+        """Take a place for another table; return the newest epoch at which the one before was shown."""
+        newest = int(self._shown[:, slot].max())
+        self._shown[:, slot] = 0
+        self.vouch(slot, 0, 0)
+        return newest
+
     def show(self, process: int, slot: int, epoch: int) -> None:
         """Note that a process shows a table at an epoch."""
         at = TABLES * (process + 1) + slot
