@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -44,6 +46,48 @@ def test_what_is_no_document_is_refused(text: str, sqlstate: str) -> None:
     with pytest.raises(JsonbFault) as found:
         document.read(text)
     assert found.value.sqlstate == sqlstate
+
+
+MANY_ZEROS = "[" + ", ".join(["1e999"] * 50) + "]"
+
+
+@pytest.mark.parametrize("text", [MANY_ZEROS, MANY_ZEROS.replace("e", "E-"), "1e131071", '{"a": {"b": -1.5e21000}}'])
+def test_zeros_of_exponents_are_counted_before_they_are_written(text: str) -> None:
+    with pytest.raises(JsonbFault, match="too many zeros") as found:
+        document.read(text)
+    assert found.value.sqlstate == "54000"
+    assert "too many zeros" in (compute("jsonb", "read", (text,))[1] or "")
+
+
+@pytest.mark.parametrize(
+    "text", ["1e19000", "1e-16383", "0e131000", "[1E400, 1e308, 1e-300]", "[" + "1.5e3," * 999 + "1]"]
+)
+def test_numbers_within_the_bound_are_written_in_full(text: str) -> None:
+    shown = document.stored(document.read(text))[document.TEXT]
+    assert "e" not in shown.lower()
+    assert document.key(document.known(shown)) == document.key(document.read(text))
+
+
+def test_what_functions_make_is_counted_before_it_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(document, "MOST_CHARACTERS", 1000)
+    half = json.dumps("x" * 600)
+    for result, name, arguments in (
+        ("jsonb", "array", ("j", half, "j", half)), ("jsonb", "concat", (half, half)),
+        ("text", "path_text", (f"[[{half}, {half}]]", ["0"])),
+        ("text", "pretty", ("[" * 20 + "]" * 20,)), ("jsonb[]", "elements", (f"[[{half}, {half}]]",)),
+    ):  # fmt: skip
+        value, error = compute(result, name, arguments)
+        assert value is None and error and "[54000] the jsonb document is too large" in error, name
+    assert compute("jsonb", "array", ("j", half))[1] is None
+
+
+def test_a_deep_document_is_refused_when_it_is_written() -> None:
+    deep: list[object] = []
+    for _ in range(5000):
+        deep = [deep]
+    with pytest.raises(JsonbFault) as found:
+        document.stored(deep)
+    assert found.value.sqlstate == "54001"
 
 
 @settings(deadline=None)

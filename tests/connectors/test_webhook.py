@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from headrace.common.columns import Column
+from headrace.common.jsonb import document
 from headrace.common.jsonb.document import SPARK_TYPE as JSONB
 from headrace.connectors.webhook.body import MAX_CELLS, MAX_DEPTH, BodyFault, check_not_null, rows_of
 from headrace.connectors.webhook.options import check_options
@@ -121,6 +122,13 @@ def test_numbers_that_are_far_longer_than_the_body() -> None:
     assert len(rows(json.dumps({"x": many}), whole)) == 1, "a string is as long as it is"
     assert len(rows(f"[1e308, 1e-300, 1e{'0' * 5000}]", whole)) == 1
     assert len(rows("[" + ",".join(["1.5e3"] * 50_000) + "]", whole)) == 1
+
+
+@pytest.mark.parametrize("columns", [(Column("j", JSONB),), (Column("id", "int"), Column("j", JSONB))])
+def test_a_document_that_is_too_large_is_named(monkeypatch: pytest.MonkeyPatch, columns: tuple[Column, ...]) -> None:
+    monkeypatch.setattr(document, "MOST_CHARACTERS", 100)
+    wrong = fault('{"id": 1, "j": {"x": "' + "y" * 200 + '"}}', *columns)
+    assert "too large" in wrong.message and (wrong.record, wrong.column) == (1, "j")
 
 
 def test_rows_times_columns_have_a_bound() -> None:

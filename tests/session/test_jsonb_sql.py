@@ -88,3 +88,34 @@ def test_documents_over_the_wire(table: Database, server: ServerThread, binary: 
         )
         assert cursor.fetchall() == [({"a": [1.5, None], "z": 1}, [1.5, None], [1])]
         assert [column.type_code for column in cursor.description or ()] == [3802, 3802, 3807]
+
+
+def test_zeros_of_exponents_are_bounded_on_every_way_in(table: Database, server: ServerThread) -> None:
+    """Literals, parameters, casts in the server and in Spark, and COPY refuse the same document."""
+    many = "[" + ", ".join(["1e999"] * 50) + "]"
+    table.sql("CREATE TABLE texts (id int PRIMARY KEY, t text)")
+    table.sql(f"INSERT INTO texts VALUES (1, '{many}')")
+    ways: tuple[tuple[str, tuple[str, ...]], ...] = (
+        (f"SELECT '{many}'::jsonb", ()),
+        (f"INSERT INTO documents VALUES (30, '{many}')", ()),
+        ("INSERT INTO documents VALUES (30, %s)", (many,)),
+        ("SELECT %s::jsonb", (many,)),
+        ("SELECT t::jsonb FROM texts", ()),
+        ("SELECT t::jsonb, count(*) FROM texts GROUP BY t", ()),
+        ("UPDATE documents SET j = t::jsonb FROM texts WHERE documents.id = 1", ()),
+    )
+    try:
+        with psycopg.connect(
+            host="127.0.0.1", port=server.port, user="root", dbname="dev", autocommit=True
+        ) as connection:
+            for statement, parameters in ways:
+                with pytest.raises(psycopg.errors.ProgramLimitExceeded, match="too many zeros"):
+                    connection.execute(statement, parameters)
+            with (
+                pytest.raises(psycopg.errors.ProgramLimitExceeded, match="too many zeros"),
+                connection.cursor().copy("COPY documents FROM STDIN") as copy,
+            ):
+                copy.write_row((30, many))
+            assert connection.execute("SELECT count(*) FROM documents WHERE id = 30").fetchall() == [(0,)]
+    finally:
+        table.sql("DROP TABLE texts")

@@ -110,18 +110,22 @@ def compute(result: str, name: str, given: tuple[Any, ...]) -> tuple[Any, str | 
     if function is not None and None in given:
         return None, None
     try:
-        found = (function or _LENIENT[result, name])(*given)
+        return _held(result, (function or _LENIENT[result, name])(*given)), None
     except JsonbFault as error:
         return None, f"headrace.errors.DataError: [{error.sqlstate}] {error}"
     except HeadraceError as error:
         return None, f"headrace.errors.DataError: [{error.sqlstate}] {error.message}"
     except RecursionError:
         return None, "headrace.errors.DataError: [54001] the JSON document is nested too deeply"
-    if found is f.MISSING:
-        return None, None
+
+
+def _held(result: str, value: object) -> object:
+    """Return the value as a column of this type holds it. Raise `JsonbFault` for a document that is too large."""
+    if value is f.MISSING:
+        return None
     if result == "jsonb":
-        return stored(found), None
-    return ([stored(item) for item in found] if result == "jsonb[]" else found), None
+        return stored(value)
+    return [stored(item) for item in value] if isinstance(value, list) and result == "jsonb[]" else value
 
 
 def over_columns(result: str, columns: tuple[Any, ...]) -> pa.Array:

@@ -18,6 +18,18 @@ SPARK_TYPE: Final = f"struct<{KEY}:binary,{TEXT}:string>"
 _WHOLE_DIGITS: Final = 131_072
 _PLACES: Final = 16_383
 """Most digits of a numeric of PostgreSQL's before and behind the point."""
+MOST_CHARACTERS: Final = 1 << 24
+"""Most characters of a document's text."""
+FREE_ZEROS: Final = 20_000
+ZEROS_PER_CHARACTER: Final = 4
+"""Zeros that the exponents of a text may stand for: some, and more for longer ones. They are kept written in full."""
+TOO_LARGE: Final = (
+    f"the jsonb document is too large: it may have {MOST_CHARACTERS} characters, with its numbers written in full"
+)
+TOO_MANY_ZEROS: Final = (
+    "the exponents in the jsonb document stand for too many zeros, which are written in full: "
+    f"it may have {FREE_ZEROS}, and {ZEROS_PER_CHARACTER} for each of its characters"
+)
 
 
 class JsonbFault(Exception):
@@ -30,10 +42,11 @@ class JsonbFault(Exception):
 
 def read(text: str) -> Any:
     """The document that a text spells. Raises `JsonbFault`."""
+    numbers = _Numbers(len(text))
     try:
-        found = json.loads(text, parse_int=_number, parse_float=_number, parse_constant=_refused)
+        found = json.loads(text, parse_int=_number, parse_float=numbers.read, parse_constant=_refused)
     except RecursionError:
-        raise JsonbFault("54001", "the JSON document is nested too deeply") from None
+        raise _nested_too_deeply() from None
     except ValueError:
         raise JsonbFault("22P02", "invalid input syntax for type json") from None
     if "\\u" in text:
@@ -58,6 +71,25 @@ def _number(text: str) -> Decimal:
     return number
 
 
+class _Numbers:
+    """The numbers of a text with a point or an exponent, and how many zeros their exponents stand for together."""
+
+    def __init__(self, length: int):
+        self._left = FREE_ZEROS + ZEROS_PER_CHARACTER * length
+
+    def read(self, text: str) -> Decimal:
+        """Return a number. Raise `JsonbFault` where the document's exponents stand for too many zeros."""
+        number = _number(text)
+        self._left -= max(_number_length(number) - len(text), 0)
+        if self._left < 0:
+            raise JsonbFault("54000", TOO_MANY_ZEROS)
+        return number
+
+
+def _nested_too_deeply() -> JsonbFault:
+    return JsonbFault("54001", "the JSON document is nested too deeply")
+
+
 def _require_unicode(found: Any) -> None:
     """Raises `JsonbFault` for what PostgreSQL's text cannot hold."""
     texts = [found] if isinstance(found, str) else list(found) if isinstance(found, dict) else []
@@ -80,6 +112,14 @@ def number_text(number: Decimal) -> str:
     return format(number, "f")
 
 
+def _number_length(number: Decimal) -> int:
+    """Return at least how many characters the number's text has, without writing it."""
+    _, digits, exponent = number.as_tuple()
+    if not number:
+        return 1 + max(-int(exponent), 0)
+    return max(len(digits) + max(int(exponent), 0), -int(exponent))
+
+
 def in_order(found: dict[str, Any]) -> list[tuple[str, Any]]:
     """The pairs of an object as PostgreSQL keeps them: shorter keys first."""
     return sorted(found.items(), key=lambda pair: (len(data := pair[0].encode()), data))
@@ -90,31 +130,80 @@ def string_text(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-def written(found: Any) -> str:
-    """A document as PostgreSQL writes it."""
-    if isinstance(found, str):
-        return string_text(found)
-    if isinstance(found, Decimal):
-        return number_text(found)
-    if isinstance(found, dict):
-        return "{" + ", ".join(f"{string_text(k)}: {written(v)}" for k, v in in_order(found)) + "}"
-    if isinstance(found, list):
-        return "[" + ", ".join(map(written, found)) + "]"
-    return "null" if found is None else "true" if found else "false"
+def written(document: object) -> str:
+    """Return the document as PostgreSQL writes it. Raise `JsonbFault` if that is longer than `MOST_CHARACTERS`."""
+    text = _Text()
+    text.add(document)
+    return text.joined()
 
 
-def pretty(found: Any, depth: int = 0) -> str:
-    """A document over several lines, as `jsonb_pretty` writes it."""
-    if not isinstance(found, (dict, list)):
-        return written(found)
-    inside, outside = "\n" + "    " * (depth + 1), "\n" + "    " * depth
-    if isinstance(found, dict):
-        parts = [f"{string_text(k)}: {pretty(v, depth + 1)}" for k, v in in_order(found)]
-        opened, closed = "{}"
-    else:
-        parts = [pretty(v, depth + 1) for v in found]
-        opened, closed = "[]"
-    return opened + (inside + ("," + inside).join(parts) if parts else "") + outside + closed
+def pretty(document: object) -> str:
+    """Return the document over several lines, as `jsonb_pretty` writes it; bounded as `written` is."""
+    text = _Text()
+    text.add_lines(document, 0)
+    return text.joined()
+
+
+class _Text:
+    """The text of a document in parts, each counted before it is made: exponents and indents grow out of few bytes."""
+
+    def __init__(self) -> None:
+        self._parts: list[str] = []
+        self._left = MOST_CHARACTERS
+
+    def joined(self) -> str:
+        """Return all parts as one text."""
+        return "".join(self._parts)
+
+    def add(self, document: object) -> None:
+        """Add a document as PostgreSQL writes it."""
+        if isinstance(document, dict):
+            for i, (name, value) in enumerate(in_order(document)):
+                self._part(f"{', ' if i else '{'}{string_text(name)}: ")
+                self.add(value)
+            self._part("}" if document else "{}")
+        elif isinstance(document, list):
+            for i, item in enumerate(document):
+                self._part(", " if i else "[")
+                self.add(item)
+            self._part("]" if document else "[]")
+        elif isinstance(document, Decimal):
+            self._count(_number_length(document))
+            self._parts.append(number_text(document))
+        elif isinstance(document, str):
+            self._part(string_text(document))
+        else:
+            self._part("null" if document is None else "true" if document else "false")
+
+    def add_lines(self, document: object, depth: int) -> None:
+        """Add a document with each member on a line of its own."""
+        if not isinstance(document, (dict, list)):
+            self.add(document)
+            return
+        opened, closed = "{}" if isinstance(document, dict) else "[]"
+        members = in_order(document) if isinstance(document, dict) else [(None, item) for item in document]
+        for i, (name, value) in enumerate(members):
+            self._part("," if i else opened)
+            self._new_line(depth + 1)
+            if name is not None:
+                self._part(f"{string_text(name)}: ")
+            self.add_lines(value, depth + 1)
+        if not members:
+            self._part(opened)
+        self._new_line(depth)
+        self._part(closed)
+
+    def _new_line(self, depth: int) -> None:
+        self._part("\n" + "    " * depth)
+
+    def _part(self, part: str) -> None:
+        self._count(len(part))
+        self._parts.append(part)
+
+    def _count(self, characters: int) -> None:
+        self._left -= characters
+        if self._left < 0:
+            raise JsonbFault("54000", TOO_LARGE)
 
 
 # ---- keys
@@ -170,8 +259,12 @@ def number_key(number: Decimal) -> bytes:
 
 
 def stored(found: Any) -> dict[str, Any]:
-    """A document as a column holds it."""
-    return {KEY: key(found), TEXT: written(found)}
+    """A document as a column holds it. Raises `JsonbFault` if it is too large."""
+    try:
+        text = written(found)  # counts, so it comes first
+    except RecursionError:
+        raise _nested_too_deeply() from None
+    return {KEY: key(found), TEXT: text}
 
 
 def without_scale(found: Any) -> Any:

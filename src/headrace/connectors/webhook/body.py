@@ -67,7 +67,7 @@ def rows_of(body: bytes, columns: Sequence[Column], *, lines: bool) -> pa.Record
     texts = [line for line in text.split("\n") if line.strip()] if lines else [text]
     if is_whole(columns):
         _check_cells(len(texts), columns)
-        stored = [document.stored(_document(one, i)) for i, one in enumerate(texts, 1)]
+        stored = [_stored(_document(one, i), i, columns[0].name) for i, one in enumerate(texts, 1)]
         return pa.RecordBatch.from_arrays([pa.array(stored, arrow_type(columns[0].type))], [columns[0].name])
     return _object_rows(texts, columns)
 
@@ -118,6 +118,14 @@ def _document(text: str, record: int) -> Any:
         raise BodyFault(str(fault), record, None, sample(text)) from None
 
 
+def _stored(found: object, record: int, column: str) -> dict[str, object]:
+    """Return the document as its column holds it. Raise `BodyFault` for one that is too large."""
+    try:
+        return document.stored(found)
+    except document.JsonbFault as fault:
+        raise BodyFault(str(fault), record, column) from None
+
+
 def _refused(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
@@ -143,7 +151,7 @@ def _object_rows(texts: Sequence[str], columns: Sequence[Column]) -> pa.RecordBa
         found = _objects([_document(text, i) for i, text in enumerate(texts, 1)])
         for column in loose:
             given = [_member(o, column.name, i) for i, o in enumerate(found, 1)]
-            values = [None if value is None else document.stored(value) for value in given]
+            values = [None if v is None else _stored(v, i, column.name) for i, v in enumerate(given, 1)]
             arrays[column.name] = pa.array(values, arrow_type(column.type))
     return pa.RecordBatch.from_arrays([arrays[c.name] for c in columns], schema=nullable_schema(columns))
 
