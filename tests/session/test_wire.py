@@ -295,3 +295,34 @@ def test_limits_of_idle_sessions() -> None:
     transaction = None
     variables.set("idle_session_timeout", "0")
     assert limit() is None
+
+
+@pytest.mark.parametrize("way", ["protocol", "sql"])
+@pytest.mark.parametrize("kind", ["INSERT INTO {} VALUES ({}) RETURNING *", "DELETE FROM {} WHERE id = {} RETURNING *",
+                                  "UPDATE {} SET n = n + {} RETURNING *"])  # fmt: skip
+def test_what_would_return_other_columns_writes_nothing(
+    server: ServerThread, database: Database, request: pytest.FixtureRequest, way: str, kind: str
+) -> None:
+    """It is found out before anything is written, and the statement can be prepared again."""
+    name = f"changing_{abs(hash(request.node.name))}"
+    database.sql(f"CREATE TABLE {name} (id int, n int DEFAULT 0)")
+    with connect(server) as connection:
+        connection.execute(f"INSERT INTO {name} VALUES (1, 1)")
+        text = kind.format(name, "$1")
+        if way == "sql":
+            connection.execute(f"PREPARE p_{name} (int) AS {text}")
+            run = f"EXECUTE p_{name} (1)"
+            connection.execute(run)
+        else:
+            cursor = connection.cursor()
+            statement, given = kind.format(name, "%s"), (1,)
+            cursor.execute(statement, given, prepare=True)
+        before = connection.execute(f"SELECT id, n FROM {name} ORDER BY id, n").fetchall()
+        database.sql(f"ALTER TABLE {name} ADD COLUMN more text")
+        with pytest.raises(psycopg.errors.FeatureNotSupported, match="cached plan must not change"):
+            if way == "sql":
+                connection.execute(run)
+            else:
+                cursor.execute(statement, given, prepare=True)
+        assert connection.execute(f"SELECT id, n FROM {name} ORDER BY id, n").fetchall() == before
+    database.sql(f"DROP TABLE {name}")

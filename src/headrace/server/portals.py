@@ -19,7 +19,7 @@ from headrace.server.row_messages import Writer, data_row, row_description, row_
 from headrace.server.wire import ProtocolViolation
 from headrace.session.open_cursors import not_to_be_run
 from headrace.session.prepared import PreparedRead, WantedRow
-from headrace.session.result import Pending, Prepared, Quick, Result, ResultColumn
+from headrace.session.result import Pending, Prepared, Quick, Result, ResultColumn, require_same_types
 from headrace.sql.type_names import pg_type
 
 _BLANK = re.compile(r"(?:\s|;|--[^\n]*(?:\n|$)|/\*(?:[^*]|\*(?!/))*\*/)*")
@@ -186,9 +186,12 @@ class Portal:
         prepared, started = self.statement.prepared, self._started
         result = prepared.execute(self.parameters) if started is None else started()
         expected = self.statement.columns
-        if result.copy is None and [c.type for c in expected or ()] != [c.type for c in result.columns or ()]:
-            close_result(result)
-            raise NotSupported("cached plan must not change result type", hint="Prepare the statement again.")
+        if result.copy is None:
+            try:
+                require_same_types(expected, result.columns)
+            except NotSupported:
+                close_result(result)
+                raise
         self.result, self._pieces = result, iter(result.batches)
         return result
 

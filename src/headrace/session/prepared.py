@@ -19,7 +19,7 @@ from headrace.session.handlers import handler_of
 from headrace.session.reading.at_once import PointRead, is_at_once, is_of_newest, rows_of
 from headrace.session.reading.read_planning import SETTING, PlannedRead
 from headrace.session.reading.read_plans import ReadPlan
-from headrace.session.result import Pending, Result, ResultColumn
+from headrace.session.result import Pending, Result, ResultColumn, require_same_types
 from headrace.sql import statements as st
 from headrace.sql.catalog_types import held_as
 from headrace.sql.parser import bind, parameter_types, parse_one
@@ -86,9 +86,9 @@ class PreparedStatement:
 
     def __init__(
         self, runner: StatementRunner, statement: st.Statement, types: Sequence[str | None],
-        columns: list[ResultColumn] | None, plan: RowPlan | None = None,
+        columns: list[ResultColumn] | None, plan: RowPlan | None = None, described: AsOf | None = None,
     ):  # fmt: skip
-        """A type of a parameter is Spark's, or one of the system catalogs' own."""
+        """A type of a parameter is Spark's, or one of the system catalogs' own. `columns` are as of `described`."""
         self._runner = runner
         self._context = runner.context
         self._plan = plan
@@ -96,6 +96,7 @@ class PreparedStatement:
         self._types = [None if t is None else held_as(t) for t in types]
         self.parameter_types = [t or "string" for t in types]
         self.columns = columns
+        self._described = described
         self._held: tuple[object, int] | None = None
         """The catalog's objects and the session's settings with which the plan was last found to hold."""
 
@@ -112,9 +113,21 @@ class PreparedStatement:
         statement, plan = self._statement, self._plan
         if plan is not None and self._holds(plan):
             return self._runner.run_planned(statement, plan, parameters)
+        self._check_columns()
         if self._types:
             statement = bind(statement, parameters, self._types)
         return self._runner.run(statement)
+
+    def _check_columns(self) -> None:
+        """Raise `NotSupported` if a statement that writes would return other columns by now: before it writes."""
+        context, now = self._context, plans_as_of(self._context)
+        if self.columns is None or not self._statement.writes:
+            return
+        if self._described is not None and self._described[0] is now[0] and self._described[1] == now[1]:
+            return
+        columns = handler_of(self._statement).describe(context, self._statement, self._types)
+        require_same_types(self.columns, columns)
+        self._described = now
 
     @property
     def is_planned(self) -> bool:
@@ -339,7 +352,8 @@ def prepare(runner: StatementRunner, statement: st.Statement, known: Sequence[st
         handler.infer(context, statement, types)
     told = [t or found for t, found in zip(told, types, strict=True)]
     held = [None if t is None else held_as(t) for t in told]
-    return PreparedStatement(runner, statement, told, handler.describe(context, statement, held))
+    columns = handler.describe(context, statement, held)
+    return PreparedStatement(runner, statement, told, columns, described=as_of)
 
 
 def prepare_rows(runner: StatementRunner, sql: str, known: Sequence[str | None]) -> PreparedRows | None:

@@ -12,7 +12,7 @@ import pyarrow as pa
 from headrace.catalog.records import ObjectRecord
 from headrace.common.lazy_dataclass import dataclass
 from headrace.common.zones import Zone, zone_of_setting
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, NotSupported
 from headrace.session.named import ByName
 from headrace.sql.copying import CopyFormat
 
@@ -345,3 +345,9 @@ class SessionLike(Protocol):
     def close(self) -> None:
         """Let go of everything the session holds."""
         ...
+
+
+def require_same_types(expected: Sequence[ResultColumn] | None, found: Sequence[ResultColumn] | None) -> None:
+    """Raise `NotSupported` unless a prepared statement returns what its client was told that it would."""
+    if [column.type for column in expected or ()] != [column.type for column in found or ()]:
+        raise NotSupported("cached plan must not change result type", hint="Prepare the statement again.")

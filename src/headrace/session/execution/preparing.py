@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from headrace.errors import NotSupported, SyntaxFault
+from headrace.errors import SyntaxFault
 from headrace.session.context import Context
 from headrace.session.execution.handler import Columns, Handler, InScript, Needs, Types
-from headrace.session.result import Result
+from headrace.session.result import Result, require_same_types
 from headrace.sql import statements as st
 
 
@@ -28,8 +28,7 @@ def execute(context: Context, statement: st.Execute) -> Result:
             detail=f"Expected {wanted} parameters but got {given}.",
         )
     result = found.execute(statement.values)
-    if [c.type for c in found.columns or ()] != [c.type for c in result.columns or ()]:
-        raise NotSupported("cached plan must not change result type", hint="Prepare the statement again.")
+    require_same_types(found.columns, result.columns)
     return result
 
 
