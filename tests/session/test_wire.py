@@ -21,6 +21,7 @@ from headrace.session.database import Database
 from headrace.session.idle import IdleClock
 from headrace.session.variables import Variables
 from headrace.sql import statements as st
+from postgres import Postgres
 from support import WAIT_S, eventually
 
 ITEM = (7, "it's", Decimal("1.50"), dt.date(2024, 2, 3), 2.5, True, b"\0\xff")
@@ -326,3 +327,43 @@ def test_what_would_return_other_columns_writes_nothing(
                 cursor.execute(statement, given, prepare=True)
         assert connection.execute(f"SELECT id, n FROM {name} ORDER BY id, n").fetchall() == before
     database.sql(f"DROP TABLE {name}")
+
+
+SET_IN_TRANSACTIONS = (
+    ("SET search_path TO elsewhere", "search_path"),
+    ("SET TimeZone TO 'Europe/Berlin'", "TimeZone"),
+    ("SELECT set_config('statement_timeout', '5000', false)", "statement_timeout"),
+    ("SET ROLE rolled_back", "role"),
+    ("SET my.own = '1'", "my.own"),
+    ("RESET application_name", "application_name"),
+)
+
+
+@pytest.mark.parametrize(("text", "name"), SET_IN_TRANSACTIONS)
+@pytest.mark.parametrize("end", ["ROLLBACK", "error", "ROLLBACK TO s", "COMMIT"])
+def test_what_is_set_is_undone_with_the_transaction(
+    server: ServerThread, database: Database, postgres: Postgres, text: str, name: str, end: str
+) -> None:
+    """As PostgreSQL does it: otherwise a pool that cleans up by ROLLBACK hands on other rights."""
+    for sql in ("DROP ROLE IF EXISTS rolled_back", "CREATE ROLE rolled_back"):
+        database.sql(sql)
+        postgres.execute(sql)
+    with connect(server) as ours, postgres.connect() as theirs:
+        changed = []
+        for connection in (ours, theirs):
+            for sql in ("SET application_name = 'mine'", "SET my.own = '0'"):
+                connection.execute(sql)
+            before = connection.execute(f"SHOW {name}").fetchone()
+            for sql in ("BEGIN", "SAVEPOINT s", text):
+                connection.execute(sql)
+            if end == "error":
+                with pytest.raises(psycopg.Error):
+                    connection.execute("SELECT 1 / 0")
+            connection.execute("ROLLBACK" if end == "error" else end)
+            inside = connection.execute(f"SHOW {name}").fetchone()
+            connection.execute("COMMIT")
+            changed.append((inside != before, connection.execute(f"SHOW {name}").fetchone() != before))
+            connection.execute("RESET ROLE")
+        assert changed[0] == changed[1] == ((end == "COMMIT",) * 2)
+    postgres.execute("DROP ROLE rolled_back")
+    database.sql("DROP ROLE rolled_back")

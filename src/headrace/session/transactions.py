@@ -9,11 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
+from typing import NamedTuple
 
 from headrace.common.lazy_dataclass import dataclass
 from headrace.coordinator.writes.holds import Holds
 from headrace.coordinator.writes.transaction import Mark, WriteTransaction
 from headrace.errors import TransactionError
+from headrace.session.variables import SettingsMark
+
+
+class OpenSavepoint(NamedTuple):
+    """A savepoint of a transaction."""
+
+    name: str
+    written: Mark
+    number: int
+    """Which one of the transaction it is, from 1 on."""
+    settings: SettingsMark
 
 
 @dataclass
@@ -26,6 +38,9 @@ class Transaction:
     began_us: int
     """When the client has asked for it, in microseconds since 1970: what `now()` is in it."""
     read_only: bool = False
+    settings: SettingsMark | None = None
+    """The session's settings when it was opened, which a rollback brings back; None where it cannot change them."""
+    committed: bool = False
     implicit: bool = False
     """Whether it is that of a single statement which writes."""
     at_least: int = 0
@@ -35,8 +50,7 @@ class Transaction:
     script: bool = False
     """Whether it is that of several statements in one text, and ends with these."""
     failed: bool = False
-    savepoints: list[tuple[str, Mark, int]] = field(default_factory=list)
-    """Name, what had been written, and which savepoint of the transaction it is, from 1 on."""
+    savepoints: list[OpenSavepoint] = field(default_factory=list)
     savepoints_made: int = 0
     """How many there have been: what is made later than one goes when it is rolled back to."""
     shown: Mapping[int, int] = field(default_factory=dict)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
+from typing import NamedTuple
 
 import headrace
 from headrace.common.lazy_dataclass import dataclass
@@ -284,6 +285,13 @@ def _settable(name: str) -> str:
     return key
 
 
+class SettingsMark(NamedTuple):
+    """What a session's settings were at a moment: those of the session, and those of its transaction alone."""
+
+    values: Mapping[str, str]
+    local: Mapping[str, str]
+
+
 class Variables:
     """A session's settings: what was set for it, for its transaction, and the defaults."""
 
@@ -346,6 +354,16 @@ class Variables:
             key, value = accepted(name, value)
             self._local.pop(key, None)
             (self._local if local else self._values)[key] = value
+
+    def mark(self) -> SettingsMark:
+        """Return what `go_back` goes back to."""
+        return SettingsMark(dict(self._values), dict(self._local))
+
+    def go_back(self, mark: SettingsMark) -> None:
+        """Undo what was set since a mark."""
+        if (self._values, self._local) != mark:
+            self.version += 1
+            self._values, self._local = dict(mark.values), dict(mark.local)
 
     def end_transaction(self) -> None:
         """Forget what `SET LOCAL` has set."""

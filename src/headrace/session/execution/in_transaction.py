@@ -31,13 +31,14 @@ def opened(
     if not gated:
         work = context.coordinator.begin()
         held.callback(work.close)
-        return Transaction(work, held, began_us, read_only, implicit, at_least)
+        settings = None if implicit else context.variables.mark()
+        return Transaction(work, held, began_us, read_only, settings, implicit=implicit, at_least=at_least)
     try:
         work = held.enter_context(context.coordinator.transaction(gated, context.check))
     except BaseException:
         held.close()
         raise
-    return Transaction(work, held, began_us, read_only, implicit, at_least)
+    return Transaction(work, held, began_us, read_only, implicit=implicit, at_least=at_least)
 
 
 def run_writing(context: Context, statement: Callable[[Transaction], tuple[_T, Written | None]]) -> _T:
@@ -115,7 +116,10 @@ def explained(
 
 
 def end(context: Context) -> Transaction | None:
-    """End the open transaction, with its cursors and portals, whatever becomes of it; returns it."""
+    """End the open transaction, with its cursors and portals, whatever becomes of it; return it.
+
+    Unless it is committed, what was set in it is undone.
+    """
     transaction, context.transaction = context.transaction, None
     try:
         context.drop_portals(0)
@@ -123,6 +127,8 @@ def end(context: Context) -> Transaction | None:
             for cursor in context.cursors.pop_those(lambda cursor: not cursor.held):
                 cursor.close()
     finally:
+        if transaction is not None and transaction.settings is not None and not transaction.committed:
+            context.variables.go_back(transaction.settings)
         context.variables.end_transaction()
         if transaction is not None:
             transaction.close()

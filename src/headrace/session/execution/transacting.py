@@ -12,6 +12,7 @@ from headrace.session.execution.handler import Handler, InScript, Needs, always
 from headrace.session.execution.in_transaction import end, explained, late_rows, opened
 from headrace.session.open_cursors import OpenCursor
 from headrace.session.result import Notice, Ready, Result
+from headrace.session.transactions import OpenSavepoint
 from headrace.sql import statements as st
 
 
@@ -54,6 +55,7 @@ def commit(context: Context, statement: st.Statement) -> Result:
                 cursor.hold()
                 held.append(cursor)
         outcome = None if transaction.failed else transaction.work.commit(context.check)
+        transaction.committed = not transaction.failed
     except BaseException as error:
         for cursor in held:
             cursor.held = False  # it goes with the transaction, whose changes it may have read
@@ -87,6 +89,8 @@ class StartedCommit(NamedTuple):
         context, transaction = self.context, self.context.transaction
         try:
             outcome = self.request.done.result()
+            if transaction is not None:
+                transaction.committed = True
         except SerializationFailure as error:
             raise explained(context, transaction, error) from error
         finally:
@@ -138,19 +142,23 @@ def savepoint(context: Context, statement: st.Savepoint) -> Result:
         raise TransactionError(f"{statement.tag} can only be used in transaction blocks", sqlstate="25P01")
     if statement.action == "set":
         transaction.savepoints_made += 1
-        transaction.savepoints.append((statement.name, transaction.work.mark(), transaction.savepoints_made))
+        made = OpenSavepoint(
+            statement.name, transaction.work.mark(), transaction.savepoints_made, context.variables.mark()
+        )
+        transaction.savepoints.append(made)
         return Result(statement.tag)
-    at = next((i for i, s in reversed([*enumerate(transaction.savepoints)]) if s[0] == statement.name), None)
+    at = next((i for i, s in reversed([*enumerate(transaction.savepoints)]) if s.name == statement.name), None)
     if at is None:
         raise TransactionError(f'savepoint "{statement.name}" does not exist', sqlstate="3B001")
     if statement.action == "rollback":
-        _, mark, made = transaction.savepoints[at]
-        transaction.work.go_back(mark)
+        savepoint = transaction.savepoints[at]
+        transaction.work.go_back(savepoint.written)
+        context.variables.go_back(savepoint.settings)
         transaction.failed = False
         at += 1
-        for cursor in context.cursors.pop_those(lambda cursor: not cursor.held and cursor.since >= made):
+        for cursor in context.cursors.pop_those(lambda cursor: not cursor.held and cursor.since >= savepoint.number):
             cursor.close()
-        context.drop_portals(made)
+        context.drop_portals(savepoint.number)
     del transaction.savepoints[at:]
     return Result(statement.tag)
 
