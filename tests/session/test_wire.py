@@ -367,3 +367,21 @@ def test_what_is_set_is_undone_with_the_transaction(
         assert changed[0] == changed[1] == ((end == "COMMIT",) * 2)
     postgres.execute("DROP ROLE rolled_back")
     database.sql("DROP ROLE rolled_back")
+
+
+@pytest.mark.parametrize("lock", ["FOR UPDATE", "FOR SHARE", "FOR NO KEY UPDATE", "FOR UPDATE NOWAIT"])
+def test_rows_that_are_read_for_an_update(server: ServerThread, table: str, lock: str) -> None:
+    """Nothing is locked: the transaction that commits later fails where another one has changed what it has read."""
+    with connect(server) as one, connect(server) as other:
+        one.execute(f"INSERT INTO {table} (id, name) VALUES (1, 'a')")
+        for connection in (one, other):
+            connection.execute("BEGIN")
+            found = connection.execute(f"SELECT name FROM {table} WHERE id = %s {lock}", (1,)).fetchall()
+            assert found == [("a",)]
+        one.execute(f"UPDATE {table} SET name = 'b' WHERE id = 1")
+        one.execute("COMMIT")
+        with pytest.raises(psycopg.errors.SerializationFailure):
+            other.execute(f"UPDATE {table} SET price = 2 WHERE id = 1")
+            other.execute("COMMIT")
+        other.execute("ROLLBACK")
+        assert one.execute(f"SELECT name, price FROM {table}").fetchall() == [("b", None)]

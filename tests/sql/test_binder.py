@@ -86,7 +86,11 @@ REFUSED = [
     ("SELECT abs(VARIADIC ARRAY[1])", "0A000", "VARIADIC is not supported", 8),
     ("SELECT * FROM t TABLESAMPLE system (1)", "0A000", "TABLESAMPLE is not supported", None),
     ("SELECT B'101'", "0A000", "a bit string is not supported", 8),
-    ("SELECT a FROM t FOR UPDATE NOWAIT", "0A000", "NOWAIT or SKIP LOCKED is not supported", None),
+    ("SELECT a FROM t FOR UPDATE SKIP LOCKED", "0A000", "SKIP LOCKED is not supported", None),
+    ("SELECT a FROM t GROUP BY a FOR UPDATE", "0A000", "FOR UPDATE is not allowed with GROUP BY clause", None),
+    ("SELECT DISTINCT a FROM t FOR SHARE", "0A000", "FOR SHARE is not allowed with DISTINCT clause", None),
+    ("SELECT a FROM t UNION SELECT a FROM t FOR UPDATE", "0A000", "FOR UPDATE is not allowed with UNION", None),
+    ("SELECT a FROM t FOR UPDATE OF t", "0A000", "FOR UPDATE OF is not supported", None),
 ]
 
 

@@ -61,10 +61,14 @@ declare(
 declare("ResTarget", "name val")
 declare("WithClause", "ctes recursive")
 declare("CommonTableExpr", "ctename aliascolnames ctematerialized ctequery")
-declare("LockingClause", "strength")
+declare("LockingClause", "strength wait_policy")
 declare("A_Star", "")
 _PLAIN: Final = {"target_list", "from_clause", "where_clause", "limit_option", "op"}
 """The parts of a SELECT of which nothing depends on the types of its columns."""
+_LOCKS: Final = {
+    pb.LCS_FORKEYSHARE: "FOR KEY SHARE", pb.LCS_FORSHARE: "FOR SHARE", pb.LCS_FORNOKEYUPDATE: "FOR NO KEY UPDATE",
+    pb.LCS_FORUPDATE: "FOR UPDATE",
+}  # fmt: skip
 _SETS: Final = {pb.SETOP_UNION: "UNION", pb.SETOP_INTERSECT: "INTERSECT", pb.SETOP_EXCEPT: "EXCEPT"}
 
 
@@ -142,7 +146,7 @@ class Binder:
         if message.HasField("with_clause"):
             self.with_clause(message.with_clause, scope)
         for lock in message.locking_clause:
-            inner(lock)
+            _check_lock(inner(lock), message)
         if message.op in _SETS:
             return self._set_operation(message, scope)
         if message.values_lists:
@@ -379,3 +383,20 @@ def reporting(binder: Binder, parsed: ParsedStatement) -> Iterator[None]:
         raise found.error(binder.position(at) if at is not None and at >= 0 else None) from None
     except RecursionError:
         raise NotSupported("the query is nested too deeply", hint="Split it with WITH or views.") from None
+
+
+def _check_lock(lock: pb.LockingClause, query: pb.SelectStmt) -> None:
+    """Raise for a FOR UPDATE or FOR SHARE that promises what serializable transactions do not do, or that is wrong.
+
+    Nothing is locked: a transaction that has read rows which another one changes fails at its COMMIT (40001).
+    """
+    if lock.wait_policy == pb.LockWaitSkip:
+        refuse("SKIP LOCKED", lock)
+    parts = {"DISTINCT clause": query.distinct_clause, "GROUP BY clause": query.group_clause}
+    wrong = next((name for name, part in parts.items() if part), None)
+    if query.HasField("having_clause"):
+        wrong = wrong or "HAVING clause"
+    if query.op in _SETS:
+        wrong = "UNION/INTERSECT/EXCEPT"
+    if wrong is not None:
+        raise Wrong(f"{_LOCKS[lock.strength]} is not allowed with {wrong}", "0A000", None)

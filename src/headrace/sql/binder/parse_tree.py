@@ -35,7 +35,6 @@ _WORDS: Final = {
     "into_clause in SelectStmt": "SELECT INTO", "is_rowsfrom in RangeFunction": "ROWS FROM",
     "join_using_alias in JoinExpr": "an alias of USING", "locked_rels in LockingClause": "FOR UPDATE OF",
     "search_clause in CommonTableExpr": "SEARCH", "use_op in SortBy": "ORDER BY ... USING",
-    "wait_policy in LockingClause": "NOWAIT or SKIP LOCKED",
 }  # fmt: skip
 """How messages call what the parser calls otherwise."""
 
