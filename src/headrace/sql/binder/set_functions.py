@@ -10,6 +10,7 @@ from headrace.sql.binder import types as t
 from headrace.sql.binder import zone_times
 from headrace.sql.binder.bound_tree import BoundColumn, Call, Constant, Expr, Produced
 from headrace.sql.binder.catalogue import documents
+from headrace.sql.binder.catalogue.bounded_values import moments_end, series_end
 from headrace.sql.binder.coerce import coerce, form_of
 from headrace.sql.binder.overloads import undefined
 from headrace.sql.binder.parse_tree import Message, refuse
@@ -123,14 +124,14 @@ def _series(arguments: list[Expr], call: Message) -> Expr:
     array = t.array_of(kind)
     empty = f"CAST(array() AS {array.spark})"
     if len(values) == 2:
-        form = f"CASE WHEN {{0}} <= {{1}} THEN sequence({{0}}, {{1}}, CAST(1 AS {kind.spark})) ELSE {empty} END"
-        return Call(array, form, tuple(values))
+        listed = f"sequence({{0}}, {series_end(kind, 1)}, CAST(1 AS {kind.spark}))"
+        return Call(array, f"CASE WHEN {{0}} <= {{1}} THEN {listed} ELSE {empty} END", tuple(values))
     step = values[2]
     if not isinstance(step, Constant) or step.text is None or int(step.text) == 0:
         refuse("a series with a step that is no literal", call)
-    sign = "<=" if int(step.text) > 0 else ">="
+    sign, end = "<=" if int(step.text) > 0 else ">=", series_end(kind, int(step.text))
     return Call(
-        array, f"CASE WHEN {{0}} {sign} {{1}} THEN sequence({{0}}, {{1}}, {{2}}) ELSE {empty} END", tuple(values)
+        array, f"CASE WHEN {{0}} {sign} {{1}} THEN sequence({{0}}, {end}, {{2}}) ELSE {empty} END", tuple(values)
     )
 
 
@@ -161,7 +162,7 @@ def _moments(arguments: list[Expr], call: Message) -> Expr:
     by = spark_interval(step.text)
     array = t.array_of(kind)
     sign = "<=" if (months or size) > 0 else ">="
-    form = f"sequence({{0}}, {{1}}, {by})"
+    form = f"sequence({{0}}, {moments_end(kind, size)}, {by})"
     if months:
         form = _BY_MONTHS.replace("{n}", str(abs(months))).replace("{sign}", sign).replace("{2}", by)
     guarded = f"CASE WHEN {{0}} {sign} {{1}} THEN {form} ELSE CAST(array() AS {array.spark}) END"

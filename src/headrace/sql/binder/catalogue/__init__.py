@@ -18,6 +18,7 @@ spans.py                intervals
 documents.py            `jsonb`
 lists.py                arrays
 encodings.py            texts as bytes
+bounded_values.py       values that grow out of a number, their size checked before
 
 Texts that say what to do:
 

@@ -9,7 +9,16 @@ from typing import Final
 from headrace.errors import StatementError
 from headrace.sql.binder import types as t
 from headrace.sql.binder.bound_tree import Call, Constant, Expr
-from headrace.sql.binder.catalogue import clock_times, documents, lists, numbers, patterns, spans, templates
+from headrace.sql.binder.catalogue import (
+    bounded_values,
+    clock_times,
+    documents,
+    lists,
+    numbers,
+    patterns,
+    spans,
+    templates,
+)
 from headrace.sql.binder.catalogue.encodings import ENCODINGS
 from headrace.sql.binder.catalogue.entries import Catalogue, Make, catalogue, entries, made
 from headrace.sql.binder.catalogue.times import (
@@ -47,11 +56,6 @@ substring(text, int4) -> text : CASE WHEN {1} IS NOT NULL THEN substring({0}, gr
 substr(text, int4) -> text : CASE WHEN {1} IS NOT NULL THEN substring({0}, greatest({1}, 1)) END
 replace(text, text, text) -> text : CASE WHEN {1} = '' THEN CASE WHEN {2} IS NOT NULL THEN {0} END ELSE replace({0}, {1}, {2}) END
 reverse(text) -> text : reverse({0})
-repeat(text, int4) -> text : repeat({0}, {1})
-lpad(text, int4) -> text : lpad({0}, {1}, ' ')
-lpad(text, int4, text) -> text : lpad({0}, {1}, {2})
-rpad(text, int4) -> text : rpad({0}, {1}, ' ')
-rpad(text, int4, text) -> text : rpad({0}, {1}, {2})
 strpos(text, text) -> int4 : locate({1}, {0})
 position(text, text) -> int4 : locate({1}, {0})
 starts_with(text, text) -> bool : startswith({0}, {1})
@@ -243,6 +247,7 @@ def _build() -> Catalogue:
     found += entries(TIMES)
     found += entries(ENCODINGS)
     found += lists.functions()
+    found += bounded_values.functions()
     found += documents.functions()
     found += spans.functions()
     found += clock_times.functions()
