@@ -33,7 +33,7 @@ from headrace.server.guesses import Guesses
 from headrace.server.simple_client import ConnectionLost, PasswordNeeded, ServerError
 from headrace.server.tls import Certificates, end_point
 from headrace.server.wire import cstring, int32, value
-from headrace.session.access import Rules
+from headrace.session.access import Caller, Rules
 from headrace.session.stored_roles import Role
 from support import WAIT_S, eventually
 
@@ -572,3 +572,33 @@ def _all(line: socket.socket) -> bytes:
     except ConnectionResetError:
         pass
     return b"".join(parts)
+
+
+@pytest.mark.parametrize(
+    ("databases", "users", "user", "database", "fits"),
+    [
+        ("sameuser", "all", "anna", "anna", True),
+        ("sameuser", "all", "anna", "sameuser", False),
+        ('"sameuser"', "all", "anna", "sameuser", True),
+        ('"sameuser"', "all", "anna", "anna", False),
+        ("dev,sameuser", "all", "anna", "dev", True),
+        ('"all"', "all", "anna", "dev", False),
+        ('"all"', "all", "anna", "all", True),
+        ("all", '"all"', "anna", "dev", False),
+        ("all", '"all"', "all", "dev", True),
+        ('"my db"', "anna", "anna", "my db", True),
+        ('"a#b","c;d"', "anna", "anna", "c;d", True),
+        ('"+staff"', "all", "anna", "+staff", True),
+    ],
+)
+def test_words_of_rules_are_names_in_quotes(databases: str, users: str, user: str, database: str, fits: bool) -> None:
+    """As in PostgreSQL's pg_hba.conf."""
+    rules = Rules.parse(f"host {databases} {users} loopback trust; host all all all reject # the rest")
+    assert rules.method(Caller(user, database, "127.0.0.1")) == ("trust" if fits else "reject")
+
+
+@pytest.mark.parametrize("databases", ["samerole", "dev,samegroup", "replication", '"dev'])
+def test_words_of_rules_that_are_not_understood(databases: str) -> None:
+    """Otherwise whoever names a database so is believed."""
+    with pytest.raises(InvalidParameter, match="auth_rules"):
+        Rules.parse(f"host {databases} all loopback trust")

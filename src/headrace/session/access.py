@@ -10,6 +10,7 @@ The first rule that fits decides; where none fits the client is turned away.
 from __future__ import annotations
 
 import ipaddress
+import re
 from typing import Final, Literal, TypeAlias, cast, get_args
 
 from headrace.common.lazy_dataclass import dataclass
@@ -20,6 +21,13 @@ Method: TypeAlias = Literal["trust", "scram-sha-256", "cert", "reject"]
 Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 _KINDS: Final = {"host": (False, True), "hostssl": (True,), "hostnossl": (False,)}
 _LOOPBACK: Final = (ipaddress.ip_network("127.0.0.0/8"), ipaddress.ip_network("::1/128"))
+_LINE: Final = re.compile(r'(?:"[^"\n]*"|[^;\n"])+|"')
+_FIELD: Final = re.compile(r'(?:"[^"]*"|[^\s"#])+|"')
+_NAME: Final = re.compile(r'"[^"]*"|[^,"]+')
+"""Quotes make a name of what would be a word of the rules, and may hold blanks, commas and ends of lines' marks."""
+_SAME_USER: Final = "sameuser"
+_OTHER_WORDS: Final = ("samerole", "samegroup", "replication")
+"""Words of PostgreSQL's rules for databases that mean something else there than a name."""
 _HINT: Final = (
     "host|hostssl|hostnossl  DATABASE  USER  ADDRESS  trust|scram-sha-256|cert|reject; rules end at a line or ;"
 )
@@ -46,15 +54,21 @@ class AccessRule:
     users: tuple[str, ...] | None
     networks: tuple[Network, ...] | None
     method: Method
+    same_user: bool = False
+    """A database that is called as the user is fits, too."""
 
     def fits(self, caller: Caller) -> bool:
         """Whether it is about this client."""
         return (
             caller.encrypted in self.encrypted
-            and (self.databases is None or caller.database in self.databases)
+            and (self.databases is None or self._fits_database(caller))
             and (self.users is None or caller.user in self.users)
             and (self.networks is None or _within(caller.address, self.networks))
         )
+
+    def _fits_database(self, caller: Caller) -> bool:
+        assert self.databases is not None
+        return caller.database in self.databases or (self.same_user and caller.database == caller.user)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +80,8 @@ class Rules:
     @classmethod
     def parse(cls, text: str) -> Rules:
         """Raises `InvalidParameter`."""
-        lines = [line.split("#")[0].split() for line in text.replace(";", "\n").splitlines()]
-        return cls(tuple(_rule(words) for words in lines if words))
+        lines = [_fields(line) for line in _LINE.findall(text)]
+        return cls(tuple(_rule(fields) for fields in lines if fields))
 
     def method(self, caller: Caller) -> Method | None:
         """How the client is to prove who it is; None where no rule fits."""
@@ -106,6 +120,19 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def _fields(line: str) -> list[str]:
+    """Split a line at blanks outside of quotes, up to its comment. Raises `InvalidParameter`."""
+    fields: list[str] = []
+    rest = line.strip()
+    while rest and not rest.startswith("#"):
+        found = _FIELD.match(rest)
+        if found is None or found[0] == '"':
+            raise InvalidParameter(f"auth_rules has a quote without an end: {line.strip()!r}", hint=_HINT)
+        fields.append(found[0])
+        rest = rest[found.end() :].lstrip()
+    return fields
+
+
 def _rule(words: list[str]) -> AccessRule:
     line = " ".join(words)
     if len(words) == 6:  # address and mask, as two words
@@ -119,14 +146,29 @@ def _rule(words: list[str]) -> AccessRule:
         raise InvalidParameter(f"cannot read the rule {line!r} of auth_rules: no method {method!r}", hint=_HINT)
     if method == "cert" and kind != "hostssl":
         raise InvalidParameter(f"the rule {line!r} of auth_rules needs hostssl: certificates come with TLS", hint=_HINT)
-    return AccessRule(_KINDS[kind], _names(databases), _names(users), _networks(address, line), cast(Method, method))
+    words_of_databases = _bare(databases)
+    if wrong := [word for word in _OTHER_WORDS if word in words_of_databases]:
+        hint = "Name databases and users, or quote the word where a database is called so."
+        raise InvalidParameter(f"the rule {line!r} of auth_rules cannot say {wrong[0]}", hint=hint)
+    return AccessRule(
+        _KINDS[kind], _names(databases, but=_SAME_USER), _names(users), _networks(address, line), cast(Method, method),
+        _SAME_USER in words_of_databases,
+    )  # fmt: skip
 
 
-def _names(text: str) -> tuple[str, ...] | None:
-    names = tuple(part.strip('"') for part in text.split(",") if part)
-    if any(name.startswith(("+", "/", "@")) for name in names):
+def _bare(text: str) -> list[str]:
+    """Return the parts of a list that are not quoted."""
+    return [part for part in _NAME.findall(text) if not part.startswith('"')]
+
+
+def _names(text: str, but: str = "") -> tuple[str, ...] | None:
+    """Return the names of a list without the word `but`; None for all. Raises `InvalidParameter`."""
+    bare = _bare(text)
+    if any(name.startswith(("+", "/", "@")) for name in bare):
         raise InvalidParameter(f"auth_rules cannot name {text!r}: groups, patterns and files are not supported")
-    return None if "all" in names else names
+    if "all" in bare:
+        return None
+    return tuple(part.strip('"') for part in _NAME.findall(text) if part != but)
 
 
 def _networks(text: str, line: str) -> tuple[Network, ...] | None:
