@@ -350,6 +350,26 @@ def test_what_calls_functions_of_users_is_not_kept(spark: SparkSession, folder: 
         assert identity_of(db.catalog.state, through, job, []) is None
 
 
+@pytest.mark.parametrize("what", ["file", "folder", "link"])
+def test_what_others_may_have_written_is_not_unpickled(tmp_path: Path, what: str) -> None:
+    """It is as if nothing was kept: the view is planned, and its plan kept anew for this user alone."""
+    files = PlanFiles(tmp_path / "plans", lambda: "these")
+    outline = Outline({}, (), NO_EVENT_TIME, False, frozenset(), frozenset(), frozenset())
+    files.keep(1, "identity", "properties", Kept(outline, {}))
+    path = tmp_path / "plans" / "1.plan"
+    assert path.stat().st_mode & 0o777 == 0o600 and path.parent.stat().st_mode & 0o777 == 0o700
+    assert files.find(1, "identity", None) is not None
+    if what == "link":
+        path.rename(tmp_path / "elsewhere")
+        path.symlink_to(tmp_path / "elsewhere")
+    else:
+        (path if what == "file" else path.parent).chmod(0o777)
+    assert files.find(1, "identity", None) is None
+    path.parent.chmod(0o700)
+    files.keep(1, "identity", "properties", Kept(outline, {}))
+    assert files.find(1, "identity", None) is not None and path.stat().st_mode & 0o777 == 0o600
+
+
 def test_programs_are_known_by_their_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also of the same version; without files nothing is known of them, and nothing is kept."""
     source = tmp_path / "a.py"

@@ -16,6 +16,7 @@ last_used.py       a cache of bounded size
 loggers.py         loggers that load structlog when there is something to log
 niceness.py        lets a process give way to this one
 ownership.py       the lock that says a process serves the database in a directory
+private_files.py   files and folders that only this user may write to
 regular.py         PostgreSQL's regular expressions as Java's
 scram.py           SCRAM-SHA-256, both sides. No I/O
 shifts.py          functions of the current time that never fall, and when they reach a given time

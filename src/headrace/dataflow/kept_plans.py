@@ -7,8 +7,10 @@ to Catalyst. What has another form (a shuffle, expressions of Spark's) is planne
 A file is only ever a shortcut. It is used where everything that its plan followed from is as it was when it was made
 (`identity`), by the very same programs (`programs`) in a Spark with the same `properties`, and whole; otherwise the
 view is planned as if there was none. So it needs no durability: it is written beside and moved into its place, and what
-was torn is found out by its digest. Before Spark runs nobody can tell its properties; what they come from is among what
-`programs` looks at, and that has to do for the epochs that run until then (`kept_runner.py`).
+was torn is found out by its digest. What is read is unpickled, so a file that others may write to counts for nothing.
+
+Before Spark runs nobody can tell its properties; what they come from is among what `programs` looks at, and that has to
+do for the epochs that run until then (`kept_runner.py`).
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ import headrace
 from headrace.common.java import find_java
 from headrace.common.lazy_dataclass import dataclass
 from headrace.common.loggers import get_logger
+from headrace.common.private_files import read_private, write_private
 from headrace.dataflow.params import EpochParams
 from headrace.plan.planner import ViewPlan
 from headrace.plan.watermark_rules import EventTime
@@ -134,7 +137,7 @@ class PlanFiles:
         None where there is nothing that can be used.
         """
         try:
-            head, _, body = self._path(view).read_bytes().partition(b"\n")
+            head, _, body = read_private(self._path(view)).partition(b"\n")
             _, _, noted, _ = head.decode().split(" ")
             if head != self._head(identity, noted if properties is None else properties, body):
                 return None
@@ -149,9 +152,8 @@ class PlanFiles:
         try:
             body = pickle.dumps(kept)
             with self._writing:
-                self._folder.mkdir(parents=True, exist_ok=True)
                 beside = path.with_suffix(".new")
-                beside.write_bytes(self._head(identity, properties, body) + b"\n" + body)
+                write_private(beside, self._head(identity, properties, body) + b"\n" + body)
                 os.replace(beside, path)
         except Exception as error:  # a stage that cannot be written, a full disk: it is planned again next time
             get_logger("headrace").info("the plan of a view is not kept", view=view, error=str(error))

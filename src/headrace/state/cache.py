@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from headrace.common.private_files import is_private
 from headrace.errors import CorruptObject, StorageError
 from headrace.state.iopool import IoMetrics
 from headrace.state.objects import map_object, storage_errors
@@ -72,7 +73,7 @@ class SectionCache:
         if not self._private:
             return
         found = os.lstat(self._folder)
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
+        if not stat.S_ISDIR(found.st_mode) or not is_private(found):
             raise StorageError(
                 f"the cache directory {self._folder} is no directory that only this user may write to",
                 hint="remove it, or give another one as cache_dir",
