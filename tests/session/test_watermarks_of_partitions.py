@@ -125,7 +125,7 @@ def test_files_whose_times_overlap_lose_no_rows(database: Database, tmp_path: Pa
 
 
 def test_options_that_nobody_reads_are_refused(database: Database, kafka: Kafka, tmp_path: Path) -> None:
-    options = behind_each_other(kafka, "refused") + ", scan.watermark.idle.timeout = '1 s'"
+    options = behind_each_other(kafka, "unread_options") + ", scan.watermark.idle.timeout = '1 s'"
     with pytest.raises(HeadraceError, match=r"scan\.watermark\.idle\.timeout of a source without a watermark"):
         database.sql(f"CREATE SOURCE refused (t timestamp) WITH ({options})")
     with pytest.raises(HeadraceError, match=r"scan\.watermark\.idle\.timeout must be"):
