@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from fake_database import Database
 
-from headrace.errors import EpochTooOld
+from headrace.coordinator.run.live_state import LiveRelation
+from headrace.errors import EpochTooOld, HeadraceError
 from support import WAIT_S
 
 
@@ -46,3 +47,24 @@ def test_one_without_rows_is_not_seen_as_of_before(db: Database) -> None:
     assert db.read(new, at=filled) == [[]]
     db.insert(new, 2)
     assert db.read(new) == [[2]]
+
+
+def test_whoever_writes_to_the_old_one_may_write_again(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the moment on at which it is gone another table has its name: it is never told that there is none."""
+    old, new = db.table("t"), db.table("filled")
+    told: list[HeadraceError] = []
+    pop = dict.pop
+
+    class Watched(dict[int, LiveRelation]):
+        def pop(self, key: int, *default: object) -> object:  # type: ignore[override]
+            gone = pop(self, key, *default)
+            with pytest.raises(HeadraceError) as refused:
+                db.c.tables.table(key)
+            told.append(refused.value)
+            return gone
+
+    db.insert(old, 1)
+    graph = db.core.live.graph
+    monkeypatch.setattr(graph, "relations", Watched(graph.relations))
+    db.c.take_place(new, old, {}, db.insert(new, 1))
+    assert [error.sqlstate for error in told] == ["40001"]

@@ -456,12 +456,10 @@ class Lifecycle:
                 paused = self.paused_as(indexes)
 
                 def settle(state: CatalogState) -> None:
-                    take_up(live, [placed, *kept])
                     self.settle_jobs(paused, state)
                     self._define([placed, *kept])
 
-                self._delete(gone, jobs, [*edits, *map(Put, paused)], settle)
-                take_up(live, [placed, *kept])
+                self._delete(gone, jobs, [*edits, *map(Put, paused)], settle, renamed=[placed, *kept])
                 self.take_up_jobs(paused)
             self._define([placed, *kept])
         live.notify()
@@ -500,23 +498,26 @@ class Lifecycle:
 
     def _delete(
         self, ids: Sequence[int], jobs: Sequence[Job], others: Sequence[Edit] = (),
-        more: Callable[[CatalogState], None] = lambda state: None,
+        more: Callable[[CatalogState], None] = lambda state: None, renamed: Sequence[ObjectRecord] = (),
     ) -> None:  # fmt: skip
-        """Drop objects in one transaction with `others`. `more` is done if it is learned later that it has happened."""
+        """Drop objects in one transaction with `others`, by which those that are `renamed` get the names that are free.
+
+        `more` is done if it is learned later that it has happened.
+        """
 
         def happened(state: CatalogState) -> bool:
             return not any(i in state.objects for i in ids)
 
         def settle(state: CatalogState) -> None:
             if happened(state):
-                self._dropped(ids)
+                self._dropped(ids, renamed)
                 more(state)
             else:
                 self._resume(jobs)
 
         left = map(Put, leaving(self._catalog.state, ids, self._runtime.clock.now_ms()))
         self.undecided.transact([*(Delete("object", i) for i in ids), *left, *others], happened, settle)
-        self._dropped(ids)
+        self._dropped(ids, renamed)
 
     def _resume(self, jobs: Sequence[Job]) -> None:
         """They were withdrawn, and are not dropped."""
@@ -525,9 +526,10 @@ class Lifecycle:
                 job.reinstate()
             self.lanes.launch(job)
 
-    def _dropped(self, ids: Sequence[int]) -> None:
+    def _dropped(self, ids: Sequence[int], renamed: Sequence[ObjectRecord] = ()) -> None:
         live = self._live
         with live.changed:
+            take_up(live, renamed)  # at once: who writes to one that is gone is told that another has its name
             for i in ids:
                 live.graph.jobs.pop(i, None)
                 relation = live.graph.relations.pop(i, None)

@@ -64,9 +64,12 @@ class TableRows:
         with self.lock:
             self.history.forget(table_id)
             self._rows.forget(table_id)
-            known = self._layouts.pop(table_id, None)
-            if known is not None:
+            known = self._layouts.get(table_id)
+            if (
+                known is not None
+            ):  # first the one, then the other: `_last_known` finds it in one of them, without a lock
                 self._dropped[table_id] = known[0].record
+                del self._layouts[table_id]
             while len(self._dropped) > DROPPED_KNOWN:
                 del self._dropped[next(iter(self._dropped))]
         self._stored.forget(table_id)
@@ -97,12 +100,17 @@ class TableRows:
         with self._live.lock:
             table = self._live.graph.relations.get(table_id)
         if table is None:
-            raise self._gone(table_id, self._dropped.get(table_id))
+            raise self._gone(table_id, self._last_known(table_id))
         if not table.writable or table.schema is None:
             raise WrongObjectType(f'"{table.name}" is not a table', hint="only tables can be written to")
         if table.dropped:
             raise self._gone(table_id, table.record)
         return table
+
+    def _last_known(self, table_id: int) -> ObjectRecord | None:
+        """Return the record of a table that is gone; None for one that nobody has written to lately."""
+        known = self._layouts.get(table_id)  # it is gone, and `forget` has still to be called
+        return self._dropped.get(table_id) if known is None else known[0].record
 
     def _gone(self, table_id: int, record: ObjectRecord | None) -> HeadraceError:
         """Why a table cannot be written to that was there when a statement was read."""
