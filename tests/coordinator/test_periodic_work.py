@@ -59,9 +59,9 @@ PASSES: dict[str, Callable[[Database], object]] = {
     "pruning": lambda db: db.c._parts.compactor.prune(),
     "logs": lambda db: db.c._parts.logs.look(),
     "vacuum": lambda db: db.c._parts.vacuum.pass_once(),
-    "watchdog": lambda db: db.c._parts.barriers.all(),
-    "barriers": lambda db: db.c._parts._watchdog.look(),
-    "settling": lambda db: db.c._parts.writer.tidy(),
+    "barriers": lambda db: db.c._parts.barriers.all(),
+    "watchdog": lambda db: db.c._parts._watchdog.look(),
+    "tidying rows": lambda db: db.c._parts.writer.tidy(),
     "jobs": lambda db: db.c.jobs(),
     "groups": lambda db: db.c.groups(),
 }
